@@ -166,7 +166,9 @@ std::string hardware_of(Device& device) {
     text += kDigits[static_cast<unsigned char>(byte) >> 4];
     text += kDigits[static_cast<unsigned char>(byte) & 15];
   }
-  return text;
+  // NCCL takes ranks with different NCCL_HOSTID as ranks of different hosts: they may share a GPU then.
+  const char* host = std::getenv("NCCL_HOSTID");
+  return host != nullptr ? text + " " + host : text;
 }
 
 std::unique_ptr<NcclCalls> open_nccl(Device& device, Stream& stream) {

@@ -1,5 +1,5 @@
 // Device coders against the coders of the CPU: payloads, residuals and decoded sums byte for byte, on random cases and
-// on the fuzzer's payloads. The kernels run on the emulation.
+// on the fuzzer's payloads. The kernels run on the emulation, and in CUDA builds once more on a GPU.
 #include "compression/device_coder.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +13,8 @@
 
 #include "engine/base/core/error.h"
 #include "tests/codecs/coder_fixtures.h"
-#include "tests/emulation/cuda_emulation.h"
 #include "tests/fuzz/fuzz_input.h"
-#include "tests/support/fake_gpu.h"
+#include "tests/support/coded_device.h"
 
 namespace thinwire::test::device_coder_test {
 namespace {
@@ -221,7 +220,7 @@ class Twins {
         point_(std::move(point)),
         device_(device),
         stream_(stream),
-        exec_(make_exec(emulated_cuda_ops(), device, stream, 1)),
+        exec_(make_exec(coded_ops(), device, stream, 1)),
         tally_(device, std::vector<std::byte>(sizeof(DeviceTally))) {
     const Coder& host = *point_.host;
     const bool eight = host.traits().stateful && stored_in(point_.residual) == ResidualDtype::kInt8;
@@ -425,7 +424,8 @@ int cases() {
 class Families : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Families, HaveTheBytesOfTheHost) {
-  const auto device = make_cpu_device();
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
   const auto stream = device->make_stream();
   for (int i = 0; i < cases() && !HasFailure(); ++i) {
     SCOPED_TRACE(testing::Message() << "case " << i);
@@ -440,9 +440,10 @@ TEST_P(Families, NeverLookAtDeviceMemory) {
   for (int i = 0; i < 60 && !HasFailure(); ++i) {
     SCOPED_TRACE(testing::Message() << "case " << i);
     Random random(static_cast<uint64_t>(i) * 104729 + 5);
-    FakeGpu gpu;
-    const auto stream = gpu.make_stream();
-    play_case(random, GetParam(), gpu, *stream);
+    const auto gpu = strict_device();
+    if (gpu == nullptr) GTEST_SKIP() << "a GPU is as strict by itself";
+    const auto stream = gpu->make_stream();
+    play_case(random, GetParam(), *gpu, *stream);
   }
 }
 
@@ -454,9 +455,10 @@ TEST_P(Families, MeetTheFuzzersPayloadsAlike) {
   for (const auto& entry : std::filesystem::directory_iterator("tests/fuzz/corpora/" + target.name))
     files.push_back(entry.path());
   std::sort(files.begin(), files.end());
-  const auto device = make_cpu_device();
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
   const auto stream = device->make_stream();
-  Exec exec = make_exec(emulated_cuda_ops(), *device, *stream, 1);
+  Exec exec = make_exec(coded_ops(), *device, *stream, 1);
   Random random(3);
   int good = 0, refused = 0, wrong_length = 0;
   for (const auto& file : files) {
@@ -501,6 +503,7 @@ TEST_P(Families, MeetTheFuzzersPayloadsAlike) {
         device_refuses = true;
         ++wrong_length;
       }
+      stream->synchronize();
       uint32_t flags = 0;
       const Bytes found = tally.content();
       std::memcpy(&flags, found.data(), sizeof flags);
@@ -546,9 +549,10 @@ TEST(DeviceCodecs, SayWhatTheyDoNotCover) {
 
 // A flag becomes a number in the sums that are reduced, without the host.
 TEST(DeviceCodecs, FlagsReachTheControlSum) {
-  const auto device = make_cpu_device();
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
   const auto stream = device->make_stream();
-  Exec exec = make_exec(emulated_cuda_ops(), *device, *stream, 1);
+  Exec exec = make_exec(coded_ops(), *device, *stream, 1);
   DeviceTally tally;
   double sum = 2.0;
   queue_tally(exec, &tally, kDeviceNonFinite, &sum);

@@ -4,6 +4,7 @@
 Children run in process groups of their own under a time limit, and only those are ever ended. The GPU's settings are left alone.
 """
 import argparse
+import concurrent.futures
 import glob
 import hashlib
 import json
@@ -38,7 +39,8 @@ class Check(TrainingSteps):
         self.out = os.path.abspath(options.out)
         os.makedirs(self.out, exist_ok=True)
         self.build = os.path.abspath(options.build)
-        self.deps, self.vectors = None, os.environ.get("THINWIRE_VECTORS", os.path.join(ROOT, "../shared/vectors"))
+        self.deps = self.programs = None
+        self.vectors = os.environ.get("THINWIRE_VECTORS", os.path.join(ROOT, "../shared/vectors"))
         self.result = {"mode": options.mode, "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "steps": {}}
         self.page = []
         self.copy_gbs = self.product_gflops = 0.0
@@ -53,6 +55,7 @@ class Check(TrainingSteps):
 
     def env(self, **more):
         folders = [os.path.join(self.deps, "usr/lib/x86_64-linux-gnu")] if self.deps else []
+        folders += [os.path.join(self.programs, "lib")] if self.programs else []
         path = ":".join(folders + python_library_folders()[0] + [os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
         return dict({"LD_LIBRARY_PATH": path}, **more)
 
@@ -129,7 +132,7 @@ class Check(TrainingSteps):
 
     def unpack(self, limit):
         """Into /tmp by content, once per machine."""
-        packs = {name: os.path.join(self.options.packs, name + ".tar.xz") for name in ("deps", "vectors")}
+        packs = {name: os.path.join(self.options.packs, name + ".tar.xz") for name in ("deps", "programs", "vectors")}
         record = {"summary": ""}
         for name, path in packs.items():
             if not os.path.exists(path):
@@ -144,11 +147,10 @@ class Check(TrainingSteps):
                 if code != 0:
                     raise RuntimeError(f"{name}: {tail(text, 3)}")
                 open(target + "/.done", "w").close()
-            if name == "deps":
-                self.deps = target + "/deps"
-            else:
-                self.vectors = target + "/vectors"
+            setattr(self, name, f"{target}/{name}")
             record["summary"] += f"{name} in {target}; "
+        if self.programs:
+            self.build = self.programs
         return record
 
     def targets(self):
@@ -162,6 +164,9 @@ class Check(TrainingSteps):
         return ["train", "reference_check", "bench", "tiny_data", "mesh_smoke_test", "mesh_law_test", "coded_mesh_test"] + self.cuda_tests()
 
     def make(self, limit):
+        """What the steps need, here; or only a look at programs that were brought along."""
+        if self.programs:
+            return dict(self.has_attention(), summary="brought along")
         start = time.time()
         capability = self.result["steps"].get("device", {}).get("capability", "9.0").replace(".", "")
         architecture = {"90": "90a-real"}.get(capability, capability + "-real")
@@ -189,10 +194,15 @@ class Check(TrainingSteps):
         if code != 0:
             why = f"not built within {limit:.0f} s: " if code == 124 else ""
             raise RuntimeError("ninja: " + why + tail("\n".join(l for l in text.splitlines() if "error" in l) or text, 6))
+        return dict(self.has_attention(), compiler_warnings=self.warnings, summary=f"{architecture}, cuDNN attention")
+
+    def has_attention(self):
+        if self.options.mode == "sanitize":
+            return {}
         code, text, _ = run([self.tool("bench"), "--version"], 30, self.env())
-        if self.options.mode != "sanitize" and (code != 0 or "cuDNN attention" not in text):
+        if code != 0 or "cuDNN attention" not in text:
             raise RuntimeError(f"bench --version: code {code}: {tail(text, 3)}: no cuDNN attention in it")
-        return {"version": text, "compiler_warnings": self.warnings, "summary": f"{architecture}, cuDNN attention"}
+        return {"version": text}
 
     @staticmethod
     def fused(**more):
@@ -225,35 +235,41 @@ class Check(TrainingSteps):
         return record
 
     def gtest(self, names, limit, env=None, wrap=(), arguments=()):
+        """The programs beside each other, but one at a time under a checker."""
         record, failed = {"tests": {}}, []
         end = time.time() + limit
         commands = self.test_commands()
-        for name in names:
+
+        def one(name):
             command = commands.get(name, [""])  # a program may hold several tests, each with arguments of its own
             if not os.path.exists(command[0]):
-                failed.append(f"{name} (not built)")
-                continue
+                return {"ok": False, "why": "not built"}
             if time.time() > end - 5:
-                record["tests"][name] = {"ok": None, "skipped": "no time left"}
-                continue
+                return {"ok": None, "skipped": "no time left"}
             code, text, seconds = run(list(wrap) + command + ["--gtest_brief=1"] + list(arguments), end - time.time(), self.env(**(env or {})))
             passed, skipped = re.search(r"\[  PASSED  \] (\d+)", text), re.search(r"\[  SKIPPED \] (\d+)", text)
             entry = {"ok": code == 0, "code": code, "seconds": seconds, "passed": int(passed.group(1)) if passed else 0,
                      "skipped": int(skipped.group(1)) if skipped else 0}
-            record["tests"][name] = entry
-            if code == 0 and entry["passed"] == 0:
-                entry["ok"] = False
-                failed.append(f"{name} (nothing passed, {entry['skipped']} skipped)")
-                entry["tail"] = tail(text, 10)
             if code != 0:
-                failed.append(f"{name} ({'time' if code == 124 else code})")
-                entry["tail"] = tail(text, 40)
+                entry.update(why="time" if code == 124 else str(code), tail=tail(text, 40))
                 self.log(" ".join(wrap) + " " + name, text)
+            elif entry["passed"] == 0:
+                entry.update(ok=False, why=f"nothing passed, {entry['skipped']} skipped", tail=tail(text, 10))
+            return entry
+
+        with concurrent.futures.ThreadPoolExecutor(1 if wrap else 4) as pool:
+            for name, entry in zip(names, pool.map(one, names)):
+                record["tests"][name] = entry
+                if entry["ok"] is False:
+                    failed.append(f"{name} ({entry['why']})")
         total = sum(t.get("passed", 0) for t in record["tests"].values())
         return held(record, failed, f"{total} tests in {len(record['tests'])} programs passed")
 
     def test_commands(self):
         """Of the configured build, by name."""
+        if self.programs:
+            with open(os.path.join(self.programs, "tests.json")) as file:
+                return {name: [self.tool(command[0])] + command[1:] for name, command in json.load(file).items()}
         code, text, _ = run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], 60)
         if code != 0:
             raise RuntimeError(f"ctest lists no tests: {tail(text, 2)}")
@@ -334,9 +350,16 @@ class Check(TrainingSteps):
     # ---- speed
 
     def bench_op(self, limit):
+        return self.op_table("Ops", ("_b32", "_b8"), limit)
+
+    def coders(self, limit):
+        """A full gradient of a 1B model packed, and one rank's slice of it absorbed."""
+        return self.op_table("Codecs", ("pack/1b/", "absorb/1b/"), limit)
+
+    def op_table(self, title, names, limit):
         lines, code, text = [], 0, ""
-        for shapes in ("_b32", "_b8"):
-            one, text, _ = run([self.tool("bench"), "op", shapes, "--device", "cuda", "--json"], limit / 2, self.env())
+        for name in names:
+            one, text, _ = run([self.tool("bench"), "op", name, "--device", "cuda", "--json"], limit / len(names), self.env())
             lines += json_lines(text)
             code = code or one
         rows, slow = [], []
@@ -347,7 +370,7 @@ class Check(TrainingSteps):
                          f"{l['rel_error']:.1e} / {l['tolerance']:.1e}{'' if l['ok'] else ' **FAIL**'}"])
             if l["gflops"] == 0 and share < 0.8:
                 slow.append(f"{l['op']} {100 * share:.0f} %")
-        self.page += ["## Ops", "", f"Copy {self.copy_gbs:.0f} GB/s (bytes read and written), 8192^3 bf16 product {self.product_gflops / 1e3:.0f} TFLOP/s.", "",
+        self.page += [f"## {title}", "", f"Copy {self.copy_gbs:.0f} GB/s (bytes read and written), 8192^3 bf16 product {self.product_gflops / 1e3:.0f} TFLOP/s.", "",
                       table(["op", "dtype", "ms", "GB/s", "of copy", "TFLOP/s", "of product", "error / tolerance"], rows)]
         return held({"lines": lines, "below_80_percent_of_copy": slow}, [f"code {code}: {tail(text, 3)}"] if code or not lines else [],
                     f"{len(lines)} cases; below 80 % of copy speed: {', '.join(slow) or 'none'}")
@@ -450,9 +473,9 @@ class Check(TrainingSteps):
         if not self.result["steps"].get("build", {"ok": True})["ok"]:
             return 70
         steps = {"first": [(self.ceilings, 40), (self.products, 60), (self.reference, 120), (self.attention, 120), (self.step_1b, 150), (self.graph_speed, 60)],
-                 "speed": [(self.ceilings, 40), (self.bench_op, 90), (self.steps, 420)],
+                 "speed": [(self.ceilings, 40), (self.bench_op, 90), (self.coders, 60), (self.steps, 420)],
                  "large": [(self.ceilings, 40), (self.steps, 500)],
-                 "full": [(self.ceilings, 40), (self.ops, 120), (self.training, 60), (self.graphs, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60)],
+                 "full": [(self.ceilings, 40), (self.ops, 120), (self.training, 60), (self.graphs, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60), (self.nccl, 90)],
                  "sanitize": [(self.sanitizer, 500)]}[mode]
         for body, limit in steps:
             self.step(body.__name__, body, limit)

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -204,33 +205,52 @@ class StandIns(unittest.TestCase):
         self.assertEqual(step["deterministic true"]["step_ms"], 230.0)
         self.assertEqual(list(self.result()["steps"]), FIRST[:-1])
 
-    def test_single_steps_keep_libraries_and_vectors(self):
+    def archive(self, tree, *names):
+        """Packs of these folders of `tree`; the mark names the folder under /tmp that they are unpacked into: this test's own."""
         packs = os.path.join(self.folder.name, "packs")
         os.mkdir(packs)
-        tree = os.path.join(self.folder.name, "tree")
-        for path in ("deps/usr/lib/x86_64-linux-gnu", *(f"vectors/models/{f}" for f in ("gpt2", "llama", "neox"))):
-            os.makedirs(os.path.join(tree, path))
-        with open(os.path.join(tree, "deps", "mark"), "w") as file:
-            file.write(self.folder.name)  # the content names the folder under /tmp: this test's own
-        with open(os.path.join(tree, "vectors", "mark"), "w") as file:
-            file.write(self.folder.name)
-        for name in ("deps", "vectors"):
+        for name in names:
+            with open(os.path.join(tree, name, "mark"), "w") as file:
+                file.write(self.folder.name)
             with tarfile.open(os.path.join(packs, name + ".tar.xz"), "w:xz") as archive:
                 archive.add(os.path.join(tree, name), name)
         before = set(glob.glob("/tmp/thinwire-*"))
-        try:
-            self.assertEqual(self.check()[0], 0)
-            os.remove(self.calls)
-            code, said, _ = self.check(more=("--only", "reference"))
-            self.assertEqual(code, 0, said)
-            for _, words, wish, libraries in self.called("reference_check"):
-                self.assertIn("/deps/usr/lib/x86_64-linux-gnu", libraries)
-                self.assertTrue(all("/vectors/models/" in w for w in words[:3]), words)
-                self.assertEqual(wish, "fused" if "precision=bfloat16" in words else "")
-        finally:
+
+        def remove():
             for folder in set(glob.glob("/tmp/thinwire-*")) - before:
                 if os.path.exists(os.path.join(folder, ".done")):
                     subprocess.run(["rm", "-rf", folder], check=True)
+        self.addCleanup(remove)
+
+    def test_programs_that_were_brought_along(self):
+        tree = os.path.join(self.folder.name, "tree")
+        programs = {"bench": "bench", "reference_check": "reference_check", "matmul_cuda_test": "tests/matmul_cuda", "attention_fused_cuda_test": "tests/attention_fused_cuda"}
+        os.makedirs(os.path.join(tree, "programs", "tests"))
+        for path in programs.values():
+            shutil.copy(os.path.join(self.bin, "stand_in"), os.path.join(tree, "programs", path))
+        with open(os.path.join(tree, "programs", "tests.json"), "w") as file:
+            json.dump({n: [p, n + ".cpp"] for n, p in programs.items() if n.endswith("_test")}, file)
+        self.archive(tree, "programs")
+        code, said, result = self.check()
+        self.assertEqual(code, 0, said)
+        self.assertEqual(list(result["steps"]), FIRST)
+        self.assertEqual(self.called("cmake") + self.called("ninja") + self.called("ctest"), [])
+        self.assertIn("/programs/lib", self.called("matmul_cuda")[0][3])
+        self.assertEqual(self.called("matmul_cuda")[0][1][0], "matmul_cuda_test.cpp")
+
+    def test_single_steps_keep_libraries_and_vectors(self):
+        tree = os.path.join(self.folder.name, "tree")
+        for path in ("deps/usr/lib/x86_64-linux-gnu", *(f"vectors/models/{f}" for f in ("gpt2", "llama", "neox"))):
+            os.makedirs(os.path.join(tree, path))
+        self.archive(tree, "deps", "vectors")
+        self.assertEqual(self.check()[0], 0)
+        os.remove(self.calls)
+        code, said, _ = self.check(more=("--only", "reference"))
+        self.assertEqual(code, 0, said)
+        for _, words, wish, libraries in self.called("reference_check"):
+            self.assertIn("/deps/usr/lib/x86_64-linux-gnu", libraries)
+            self.assertTrue(all("/vectors/models/" in w for w in words[:3]), words)
+            self.assertEqual(wish, "fused" if "precision=bfloat16" in words else "")
 
     def pack(self, faults="", *more):
         command = [os.path.join(ROOT, "scripts", "gpu_pack.sh"), "--vectors", "none", "--out", os.path.join(self.folder.name, "packs"), *more]

@@ -104,9 +104,13 @@ class TrainingSteps:
     def mesh(self, limit):
         return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
 
+    def launcher(self):
+        packed = self.deps or self.programs
+        return shutil.which("mpiexec.hydra", path=f"{packed}/bin:" + os.environ["PATH"]) if packed else shutil.which("mpiexec")
+
     def mpi(self, limit):
         """Several processes share the GPU; messages go through the host. Correctness, never speed."""
-        launcher = shutil.which("mpiexec.hydra", path=f"{self.deps}/bin:" + os.environ["PATH"]) if self.deps else shutil.which("mpiexec")
+        launcher = self.launcher()
         if not launcher:
             return {"ok": None, "skipped": "no MPI launcher here"}
         one = self.trained("one", "cuda", limit / 4, "precision=fp32")
@@ -118,3 +122,95 @@ class TrainingSteps:
             layouts[name] = self.apart(many, one)
         worst = max(layouts.values())
         return {"layouts": layouts, "ok": worst <= 1.0, "summary": f"{len(layouts)} layouts, at most {worst:.2f} of the tolerance from one rank"}
+
+    def nccl(self, limit):
+        """Two ranks share the GPU over NCCL, each a host of its own to it: the losses of the way through the host, bit for bit. Never speed."""
+        launcher = self.launcher()
+        if not launcher:
+            return {"ok": None, "skipped": "no MPI launcher here"}
+        record, bad, end = {}, [], time.time() + limit
+        through_host = [launcher, "-launcher", "fork", "-n", "2"]
+        own = "NCCL_HOSTID=$PMI_RANK NCCL_SOCKET_IFNAME=lo exec \"$@\""
+        cases = [("data parallel", []), ("ZeRO-3", ["zero_optimization.stage=3"]), ("tensor parallel", ["model_parallel_size=2"]),
+                 ("pipeline", ["pipe_parallel_size=2"]), ("int8 gradients", ["compression.dp.gradient.codec=block_int"]),
+                 ("thinwire", ["compression=thinwire", "zero_optimization.stage=1"])]
+        for name, keys in cases:
+            plain = self.trained(name + "-plain", "cuda", limit / 6, *keys)
+            directory, code, text, _ = self.train(name + "-graphs", "cuda", limit / 6, "cuda_graphs=true", *keys)
+            made = [int(n) for n in re.findall(r"cuda_graphs: [^\n]*: recorded, (\d+) launches", text)]
+            same = code == 0 and self.losses(directory) == plain
+            record[name] = {"same_bits": same, "launches": made, "code": code}
+            if not same or len(made) < 4:
+                self.log("graphs " + name, text)
+                bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {equal(same)}: {tail(text, 2)}")
+        return held(record, bad, "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items()))
+
+    def resume(self, limit):
+        whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
+        directory, command = self.command("cut", "cuda", "precision=bfloat16")
+        child = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+        metrics, end = os.path.join(directory, "metrics.jsonl"), time.time() + limit / 3
+        while child.poll() is None and time.time() < end:
+            if os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
+                child.send_signal(signal.SIGTERM)
+                break
+            time.sleep(0.002)
+        try:
+            code = child.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise RuntimeError("the interrupted run does not end")
+        at = max(self.losses(directory))
+        code2, text, _ = run(command, limit / 3, self.env())
+        parts = self.losses(directory)
+        ok = code2 == 0 and parts == whole and (code == 75 or at == 50)
+        said = f"stopped after step {at} with code {code}, resumed: {equal(parts == whole)}"
+        return held({"stopped_at": at}, [] if ok else [said + " " + tail(text, 2)], said)
+
+    def mesh(self, limit):
+        return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
+
+    def launcher(self):
+        packed = self.deps or self.programs
+        return shutil.which("mpiexec.hydra", path=f"{packed}/bin:" + os.environ["PATH"]) if packed else shutil.which("mpiexec")
+
+    def mpi(self, limit):
+        """Several processes share the GPU; messages go through the host. Correctness, never speed."""
+        launcher = self.launcher()
+        if not launcher:
+            return {"ok": None, "skipped": "no MPI launcher here"}
+        one = self.trained("one", "cuda", limit / 4, "precision=fp32")
+        layouts = {}
+        for ranks, keys in [(2, []), (2, ["zero_optimization.stage=3"]), (4, ["model_parallel_size=2", "pipe_parallel_size=2"])]:
+            name = f"mpi{ranks}" + "".join(re.sub(r"\W", "", k) for k in keys)
+            many = self.trained(name, "cuda", limit / 4, "precision=fp32", "train_micro_batch_size_per_gpu=4", *keys,
+                                launcher=[launcher, "-launcher", "fork", "-n", str(ranks)])
+            layouts[name] = self.apart(many, one)
+        worst = max(layouts.values())
+        return {"layouts": layouts, "ok": worst <= 1.0, "summary": f"{len(layouts)} layouts, at most {worst:.2f} of the tolerance from one rank"}
+
+    def nccl(self, limit):
+        """Two ranks share the GPU over NCCL, each a host of its own to it: the losses of the way through the host, bit for bit. Never speed."""
+        launcher = self.launcher()
+        if not launcher:
+            return {"ok": None, "skipped": "no MPI launcher here"}
+        record, bad, end = {}, [], time.time() + limit
+        through_host = [launcher, "-launcher", "fork", "-n", "2"]
+        own = "NCCL_HOSTID=$PMI_RANK NCCL_SOCKET_IFNAME=lo exec \"$@\""
+        cases = [("data parallel", []), ("ZeRO-3", ["zero_optimization.stage=3"]), ("tensor parallel", ["model_parallel_size=2"]),
+                 ("pipeline", ["pipe_parallel_size=2"]), ("int8 gradients", ["compression.rules.0={\"site\": \"dp.gradient\", \"codec\": \"block_int\"}"])]
+        for name, keys in cases:
+            if end - time.time() < 10:
+                break
+            keys = ["precision=fp32", "train_iters=20", *keys]
+            word = re.sub(r"\W", "", name)
+            host = self.trained("host" + word, "cuda", end - time.time(), *keys, launcher=through_host)
+            directory, code, text, _ = self.train("nccl" + word, "cuda", end - time.time(), *keys, launcher=[*through_host, "sh", "-c", own, "sh"])
+            over = re.search(r"ranks talk over [^\n]*", text)
+            same = code == 0 and over is not None and self.losses(directory) == host
+            record[name] = {"same_bits": same, "code": code, "log": over.group(0) if over else ""}
+            if not same:
+                self.log("nccl " + name, text)
+                bad.append(f"{name}: code {code}, {'over NCCL' if over else 'not over NCCL'}: {tail(text, 2)}")
+        return held({"cases": record}, bad, "the bits of messages through the host: " + ", ".join(n for n, r in record.items() if r["same_bits"]))

@@ -57,7 +57,7 @@ TW_DEVICE void keep_halves(const PackJob& job, int64_t at, int i, int n, const f
   TW_UNROLL
   for (int k = 0; k < 4; ++k) {
     const uint32_t v = bits_of(r[k]), rounded = v + chance[k];
-    const bool grows = (rounded & 0x7f800000u) == 0x7f800000u;
+    const bool grows = (rounded & 0x7f800000u) == 0x7f800000u || is_nan(r[k]);  // (a NaN of all ones would end as -0)
     if (i + k < n) to[k] = static_cast<uint16_t>((grows ? v : rounded) >> 16);
   }
 }

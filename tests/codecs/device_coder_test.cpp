@@ -199,6 +199,7 @@ class StateBytes final : public StateVisitor {
     Bytes& bytes = all[s.name];
     bytes.resize(s.local.bytes());
     device_.copy_at_rest(bytes.data(), s.local.data, bytes.size());
+    if (s.local.dtype == DType::f32 || s.local.dtype == DType::bf16) bytes = one_nan(bytes, s.local.dtype);
   }
   void integer(const std::string& name, int64_t& v) override {
     const auto* p = reinterpret_cast<const std::byte*>(&v);
@@ -553,15 +554,20 @@ TEST(DeviceCodecs, FlagsReachTheControlSum) {
   const auto device = coded_device();
   const auto stream = device->make_stream();
   Exec exec = make_exec(coded_ops(), *device, *stream, 1);
-  DeviceTally tally;
-  double sum = 2.0;
-  queue_tally(exec, &tally, kDeviceNonFinite, &sum);
-  EXPECT_EQ(sum, 2.0);
-  tally.flags = kDeviceNonFinite;
-  queue_tally(exec, &tally, kDeviceBadPayload, &sum);
-  EXPECT_EQ(sum, 2.0);
-  queue_tally(exec, &tally, kDeviceNonFinite, &sum);
-  EXPECT_EQ(sum, 3.0);
+  const auto after = [&](uint32_t found, uint32_t flag) {
+    DeviceTally host;
+    host.flags = found;
+    const double before = 2.0;
+    const Buffer tally(*device, std::as_bytes(std::span(&host, 1))), sum(*device, std::as_bytes(std::span(&before, 1)));
+    queue_tally(exec, reinterpret_cast<DeviceTally*>(tally.data()), flag, reinterpret_cast<double*>(sum.data()));
+    stream->synchronize();
+    double value = 0.0;
+    std::memcpy(&value, sum.content().data(), sizeof value);
+    return value;
+  };
+  EXPECT_EQ(after(0, kDeviceNonFinite), 2.0);
+  EXPECT_EQ(after(kDeviceNonFinite, kDeviceBadPayload), 2.0);
+  EXPECT_EQ(after(kDeviceNonFinite, kDeviceNonFinite), 3.0);
 }
 
 }  // namespace

@@ -10,6 +10,9 @@ import time
 
 from gpu_process import ROOT, equal, held, run, tail
 
+# NCCL takes ranks with different NCCL_HOSTID as ranks of different hosts: they may share a GPU then, and talk over the loopback.
+OWN_HOST = 'NCCL_HOSTID=$PMI_RANK NCCL_SOCKET_IFNAME=lo exec "$@"'
+
 
 class TrainingSteps:
     def command(self, name, device, *more):
@@ -102,7 +105,14 @@ class TrainingSteps:
         return held({"stopped_at": at}, [] if ok else [said + " " + tail(text, 2)], said)
 
     def mesh(self, limit):
-        return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
+        """Layouts over threads of one process that share the GPU: fixed ones, then random ones for as long as there is time."""
+        start = time.time()
+        record = self.gtest(["mesh_smoke_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
+        minutes = (limit - (time.time() - start) - 15) / 60
+        code, text, _ = run([self.tool("tests/mesh_soak"), "--minutes", f"{max(0.1, minutes):.2f}"], limit, self.env(THINWIRE_TEST_DEVICE="cuda"))
+        self.log("mesh_soak", text)
+        said = f"{record['summary']}; {tail(text, 1)}"
+        return held(record, [record["error"]] * bool(record["error"]) + [f"mesh_soak: code {code}: {tail(text, 3)}"] * (code != 0), said)
 
     def launcher(self):
         packed = self.deps or self.programs
@@ -130,83 +140,17 @@ class TrainingSteps:
             return {"ok": None, "skipped": "no MPI launcher here"}
         record, bad, end = {}, [], time.time() + limit
         through_host = [launcher, "-launcher", "fork", "-n", "2"]
-        own = "NCCL_HOSTID=$PMI_RANK NCCL_SOCKET_IFNAME=lo exec \"$@\""
         cases = [("data parallel", []), ("ZeRO-3", ["zero_optimization.stage=3"]), ("tensor parallel", ["model_parallel_size=2"]),
                  ("pipeline", ["pipe_parallel_size=2"]), ("int8 gradients", ["compression.dp.gradient.codec=block_int"]),
                  ("thinwire", ["compression=thinwire", "zero_optimization.stage=1"])]
         for name, keys in cases:
-            plain = self.trained(name + "-plain", "cuda", limit / 6, *keys)
-            directory, code, text, _ = self.train(name + "-graphs", "cuda", limit / 6, "cuda_graphs=true", *keys)
-            made = [int(n) for n in re.findall(r"cuda_graphs: [^\n]*: recorded, (\d+) launches", text)]
-            same = code == 0 and self.losses(directory) == plain
-            record[name] = {"same_bits": same, "launches": made, "code": code}
-            if not same or len(made) < 4:
-                self.log("graphs " + name, text)
-                bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {equal(same)}: {tail(text, 2)}")
-        return held(record, bad, "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items()))
-
-    def resume(self, limit):
-        whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
-        directory, command = self.command("cut", "cuda", "precision=bfloat16")
-        child = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, start_new_session=True)
-        metrics, end = os.path.join(directory, "metrics.jsonl"), time.time() + limit / 3
-        while child.poll() is None and time.time() < end:
-            if os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
-                child.send_signal(signal.SIGTERM)
-                break
-            time.sleep(0.002)
-        try:
-            code = child.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            raise RuntimeError("the interrupted run does not end")
-        at = max(self.losses(directory))
-        code2, text, _ = run(command, limit / 3, self.env())
-        parts = self.losses(directory)
-        ok = code2 == 0 and parts == whole and (code == 75 or at == 50)
-        said = f"stopped after step {at} with code {code}, resumed: {equal(parts == whole)}"
-        return held({"stopped_at": at}, [] if ok else [said + " " + tail(text, 2)], said)
-
-    def mesh(self, limit):
-        return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
-
-    def launcher(self):
-        packed = self.deps or self.programs
-        return shutil.which("mpiexec.hydra", path=f"{packed}/bin:" + os.environ["PATH"]) if packed else shutil.which("mpiexec")
-
-    def mpi(self, limit):
-        """Several processes share the GPU; messages go through the host. Correctness, never speed."""
-        launcher = self.launcher()
-        if not launcher:
-            return {"ok": None, "skipped": "no MPI launcher here"}
-        one = self.trained("one", "cuda", limit / 4, "precision=fp32")
-        layouts = {}
-        for ranks, keys in [(2, []), (2, ["zero_optimization.stage=3"]), (4, ["model_parallel_size=2", "pipe_parallel_size=2"])]:
-            name = f"mpi{ranks}" + "".join(re.sub(r"\W", "", k) for k in keys)
-            many = self.trained(name, "cuda", limit / 4, "precision=fp32", "train_micro_batch_size_per_gpu=4", *keys,
-                                launcher=[launcher, "-launcher", "fork", "-n", str(ranks)])
-            layouts[name] = self.apart(many, one)
-        worst = max(layouts.values())
-        return {"layouts": layouts, "ok": worst <= 1.0, "summary": f"{len(layouts)} layouts, at most {worst:.2f} of the tolerance from one rank"}
-
-    def nccl(self, limit):
-        """Two ranks share the GPU over NCCL, each a host of its own to it: the losses of the way through the host, bit for bit. Never speed."""
-        launcher = self.launcher()
-        if not launcher:
-            return {"ok": None, "skipped": "no MPI launcher here"}
-        record, bad, end = {}, [], time.time() + limit
-        through_host = [launcher, "-launcher", "fork", "-n", "2"]
-        own = "NCCL_HOSTID=$PMI_RANK NCCL_SOCKET_IFNAME=lo exec \"$@\""
-        cases = [("data parallel", []), ("ZeRO-3", ["zero_optimization.stage=3"]), ("tensor parallel", ["model_parallel_size=2"]),
-                 ("pipeline", ["pipe_parallel_size=2"]), ("int8 gradients", ["compression.rules.0={\"site\": \"dp.gradient\", \"codec\": \"block_int\"}"])]
-        for name, keys in cases:
             if end - time.time() < 10:
                 break
+            self.so_far("nccl", {"cases": record})
             keys = ["precision=fp32", "train_iters=20", *keys]
             word = re.sub(r"\W", "", name)
             host = self.trained("host" + word, "cuda", end - time.time(), *keys, launcher=through_host)
-            directory, code, text, _ = self.train("nccl" + word, "cuda", end - time.time(), *keys, launcher=[*through_host, "sh", "-c", own, "sh"])
+            directory, code, text, _ = self.train("nccl" + word, "cuda", end - time.time(), *keys, launcher=[*through_host, "sh", "-c", OWN_HOST, "sh"])
             over = re.search(r"ranks talk over [^\n]*", text)
             same = code == 0 and over is not None and self.losses(directory) == host
             record[name] = {"same_bits": same, "code": code, "log": over.group(0) if over else ""}
@@ -214,3 +158,24 @@ class TrainingSteps:
                 self.log("nccl " + name, text)
                 bad.append(f"{name}: code {code}, {'over NCCL' if over else 'not over NCCL'}: {tail(text, 2)}")
         return held({"cases": record}, bad, "the bits of messages through the host: " + ", ".join(n for n, r in record.items() if r["same_bits"]))
+
+    def pair_124m(self, limit):
+        """GPT-2 124M on two ranks over NCCL that share the GPU, `none` beside `thinwire`: the same data and weights, 30 steps. Never speed."""
+        launcher = self.launcher()
+        if not launcher:
+            return {"ok": None, "skipped": "no MPI launcher here"}
+        runs = {}
+        for name in ("none", "thinwire"):
+            directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", "pair_" + name)
+            keys = ["device=cuda", "tokenizer=byte", "vocab_size=50257", f"data_path={self.build}/data/tiny_text_document", "split=95,5,0", "train_batch_size=8",
+                    "train_iters=30", "lr_warmup_iters=5", "eval_iters=0", "save_interval=0", "save_interval_minutes=0", f"compression={name}", f"run_dir={directory}"]
+            code, text, _ = run([launcher, "-launcher", "fork", "-n", "2", "sh", "-c", OWN_HOST, "sh", self.tool("train"), "--config", "configs/gpt2_124m.json", *keys],
+                                limit / 2, self.env())
+            if code != 0:
+                self.log("pair_124m " + name, text)
+                raise RuntimeError(f"{name}: code {code}: {tail(text, 3)}")
+            runs[name] = {"losses": self.losses(directory), "log": re.findall(r"ranks talk over [^\n]*", text)}
+            self.so_far("pair_124m", runs)
+        apart = [runs["thinwire"]["losses"][s] / loss - 1 for s, loss in runs["none"]["losses"].items()][-10:]
+        last = runs["none"]["losses"][max(runs["none"]["losses"])]
+        return dict(runs, summary=f"loss of the last step {last:.3f} without compression; thinwire's of the last ten {100 * min(apart):+.2f} to {100 * max(apart):+.2f} %")

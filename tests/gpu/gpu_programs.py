@@ -17,8 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from gpu_process import ROOT
 
-PROGRAMS = ("train", "bench", "reference_check")
-MESH_TESTS = ("mesh_smoke_test", "mesh_law_test", "coded_mesh_test")
+PROGRAMS = ("train", "bench", "reference_check", "tests/mesh_soak")
 # What each Linux with a compiler, a driver and CUDA has; the first group has to be that of the machine.
 OF_THE_SYSTEM = re.compile(r"^(ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|libgomp|libcuda|libcudart|libcublas|libcublasLt|libcudnn|libnccl|libnvrtc)\W")
 
@@ -26,7 +25,7 @@ OF_THE_SYSTEM = re.compile(r"^(ld-linux|libc|libm|libdl|librt|libpthread|libreso
 def tests_of(build):
     text = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True).stdout
     tests = {t["name"]: t.get("command", [""]) for t in json.loads(text[text.index("{"):])["tests"]}
-    wanted = {n: c for n, c in tests.items() if n in MESH_TESTS or ("cuda" in n and n.endswith("_test"))}
+    wanted = {n: c for n, c in tests.items() if n == "mesh_smoke_test" or ("cuda" in n and n.endswith("_test"))}
     return {n: c for n, c in wanted.items() if os.path.isfile(c[0])}
 
 
@@ -51,14 +50,13 @@ def main(build, folder):
         target = os.path.join(folder, os.path.relpath(program, build))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         subprocess.run(["strip", "-o", target, program], check=True)
-    os.makedirs(os.path.join(folder, "lib"), exist_ok=True)
-    for name, path in libraries_of(programs).items():
-        shutil.copy(os.path.realpath(path), os.path.join(folder, "lib", name))
-    os.makedirs(os.path.join(folder, "bin"), exist_ok=True)
-    for name in ("mpiexec.hydra", "hydra_pmi_proxy"):
-        if shutil.which(name):
-            shutil.copy(os.path.realpath(shutil.which(name)), os.path.join(folder, "bin", name))
-    os.makedirs(os.path.join(folder, "data"), exist_ok=True)
+    for part in ("lib", "bin", "data"):
+        os.makedirs(os.path.join(folder, part), exist_ok=True)
+    launcher = [os.path.realpath(shutil.which(name)) for name in ("mpiexec.hydra", "hydra_pmi_proxy") if shutil.which(name)]
+    for path in launcher:
+        shutil.copy(path, os.path.join(folder, "bin"))
+    for name, path in libraries_of(programs + launcher).items():
+        subprocess.run(["strip", "--strip-unneeded", "-o", os.path.join(folder, "lib", name), os.path.realpath(path)], check=True)
     for path in glob.glob(os.path.join(build, "data", "tiny_text_document.*")):
         shutil.copy(path, os.path.join(folder, "data"))
     listed = {n: [os.path.relpath(c[0], build)] + [a.replace(ROOT + "/", "") for a in c[1:]] for n, c in tests.items()}

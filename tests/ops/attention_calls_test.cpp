@@ -28,6 +28,7 @@ enum class Fault {
   kLastRowUnwritten,
   kGradientsOfOneHead,
   kMaskOfTheFirstHead,
+  kMaskOfOnes,
   kCount
 };
 
@@ -40,7 +41,8 @@ double element(const View& view, int64_t at) {
 }
 
 // One call, forward and backward, as cuDNN's kernels do it: fp32 sums (more here), P, dP and dS in the operands' type,
-// dk and dv of every q head rounded before they are added.
+// dk and dv of every q head rounded before they are added; and with a mask, row sums not divided by the rest of the
+// factor (attention_kept).
 void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s, const AttentionForward& f,
               const AttentionBackward* b, Fault fault) {
   const AttentionCall& c = calls.call;
@@ -59,10 +61,15 @@ void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s, const
       // Of the op, by its place in the call's mask.
       const int64_t heads = c.batch * c.q_heads / calls.samples, in_mask = sample * c.q_heads + head;
       const int64_t of_op = fault == Fault::kMaskOfTheFirstHead ? 0 : s.head + in_mask % heads;
-      const auto keep = [&](int64_t query, int64_t key) {
+      AttentionKept kept = attention_kept(c);
+      if (fault == Fault::kMaskOfOnes) kept = {1.0f, kept.mask * kept.rest};
+      const double rest = kept.rest;
+      const auto mask = [&](int64_t query, int64_t key) {
         if (c.dropout == 0.0f) return 1.0;
         return dropout_factor(f.dropout, f.shape.batch * f.shape.heads() * n * n,
-                              (((s.sample + in_mask / heads) * f.shape.heads() + of_op) * n + query) * n + key);
+                              (((s.sample + in_mask / heads) * f.shape.heads() + of_op) * n + query) * n + key) > 0.0
+                   ? static_cast<double>(kept.mask)
+                   : 0.0;
       };
       for (int64_t t = 0; t < n; ++t) {
         const int64_t q_at = place(c.q, s.q, sample, head, t), o_at = place(c.o, s.o, sample, head, t);
@@ -79,7 +86,8 @@ void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s, const
         }
         std::vector<double> out(static_cast<size_t>(d));
         for (int64_t i = first; i < last; ++i) {
-          const double e_to = std::exp(p[static_cast<size_t>(i)] - most), weight = rounded(e_to * keep(t, i), c.dtype);
+          const double e_to = std::exp(p[static_cast<size_t>(i)] - most),
+                       weight = rounded(e_to * rest * mask(t, i), c.dtype);
           sum += e_to, used += weight;
           for (int64_t e = 0; e < d; ++e)
             out[static_cast<size_t>(e)] += weight * element(f.v, place(c.v, s.v, sample, kv, i) + e);
@@ -101,15 +109,15 @@ void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s, const
           if (fault == Fault::kHalfOfP) probability *= 0.5;
           double dp = 0.0;
           for (int64_t e = 0; e < d; ++e) dp += element(b->dout, o_at + e) * element(b->v, v_at + e);
-          dp = rounded(dp * keep(t, i), c.dtype);
+          dp = rounded(dp * mask(t, i), c.dtype);
           if (fault == Fault::kCoarseDp) dp = std::ldexp(std::nearbyint(std::ldexp(dp, 1)), -1);
-          const double ds = rounded(probability * (dp - delta), c.dtype);
+          const double ds = rounded(rest * probability * (dp - delta), c.dtype);
           for (int64_t e = 0; e < d; ++e) {
             dq[static_cast<size_t>(e)] += scale * ds * element(b->k, k_at + e);
             head_dk[static_cast<size_t>(i * d + e)] +=
                 scale * (fault == Fault::kScaleTwiceInDk ? scale : 1.0) * ds * element(b->q, q_at + e);
             head_dv[static_cast<size_t>(i * d + e)] +=
-                rounded(probability * keep(t, i), c.dtype) * element(b->dout, o_at + e);
+                rounded(rest * probability * mask(t, i), c.dtype) * element(b->dout, o_at + e);
           }
         }
         for (int64_t e = 0; e < d; ++e) write_element(b->dq, q_at + e, dq[static_cast<size_t>(e)]);
@@ -160,7 +168,7 @@ TEST(AttentionCalls, EveryFaultOfTheLibraryIsFound) {
     uint32_t seed = 1;
     for (const AttentionCase& c : fused_attention_cases({66, 24})) {
       if (c.head_dim != 64 || found > 0 ||
-          (c.dropout > 0.0f) != (fault == static_cast<int>(Fault::kMaskOfTheFirstHead)))
+          (c.dropout > 0.0f) != (fault >= static_cast<int>(Fault::kMaskOfTheFirstHead)))
         continue;
       found += fused_within_bounds(
                    c, seed++,

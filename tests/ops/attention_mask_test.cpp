@@ -1,5 +1,5 @@
 // The mask that a library's attention gets is that of our own: every element by the words of its sample, head, query
-// and key, whichever heads and samples a call takes; what lies behind a query is 0.
+// and key, whichever heads and samples a call takes, the number of its pass; what lies behind a query is 0.
 #include "engine/base/ops/attention_fused.h"
 #include "tests/support/op_test_support.h"
 
@@ -29,6 +29,9 @@ TEST(AttentionMask, HoldsTheFactorsOfEveryCallOfAnOp) {
                   .first_head = shard * heads};
     AttentionCalls calls;
     ASSERT_TRUE(attention_calls(op, size_t{1} << (10 + rng() % 10), calls));
+    calls.call.backward = rng() % 2 == 0;
+    const double number = attention_kept(calls.call).mask;
+    EXPECT_EQ(number > 1.0, calls.call.backward);
     for (const AttentionCalls::Start& start : calls.starts) {
       const int64_t count = static_cast<int64_t>(attention_mask_bytes(calls.call)) / 2;
       Tensor mask = constant_tensor(op.q.dtype, {count + 8}, 7.0);
@@ -40,7 +43,7 @@ TEST(AttentionMask, HoldsTheFactorsOfEveryCallOfAnOp) {
         const int64_t in_whole = shard * heads + start.head + head % own_heads;
         const double factor = dropout_factor(op.dropout, batch * all_heads * length * length,
                                              ((sample * all_heads + in_whole) * length + query) * length + key);
-        ASSERT_EQ(mask.at(i), key <= query && factor > 0.0 ? 1.0 : 0.0)
+        ASSERT_EQ(mask.at(i), key <= query && factor > 0.0 ? number : 0.0)
             << "sample " << sample << " head " << in_whole << " query " << query << " key " << key;
         kept += mask.at(i) > 0.0, seen += key <= query;
       }

@@ -46,16 +46,16 @@ void visit_memory(DropoutApply& o, const F& f) {
 }
 template <typename F>
 void visit_memory(Rotary& o, const F& f) {
-  detail::each(f, o.data, o.cos, o.sin);
+  detail::each(f, o.data, o.cos, o.sin, o.positions);
 }
 template <typename F>
 void visit_memory(AttentionForward& o, const F& f) {
-  detail::each(f, o.q, o.k, o.v, o.out, o.lse);
+  detail::each(f, o.q, o.k, o.v, o.out, o.lse, o.first_keys);
   detail::ids(f, o.dropout);
 }
 template <typename F>
 void visit_memory(AttentionBackward& o, const F& f) {
-  detail::each(f, o.q, o.k, o.v, o.out, o.lse, o.dout, o.dq, o.dk, o.dv);
+  detail::each(f, o.q, o.k, o.v, o.out, o.lse, o.dout, o.dq, o.dk, o.dv, o.first_keys);
   detail::ids(f, o.dropout);
 }
 template <typename F>
@@ -76,11 +76,11 @@ void visit_memory(SwigluBackward& o, const F& f) {
 }
 template <typename F>
 void visit_memory(EmbeddingForward& o, const F& f) {
-  detail::each(f, o.tokens, o.table, o.positions, o.x);
+  detail::each(f, o.tokens, o.table, o.positions, o.x, o.at);
 }
 template <typename F>
 void visit_memory(EmbeddingBackward& o, const F& f) {
-  detail::each(f, o.tokens, o.dx, o.dtable, o.dpositions);
+  detail::each(f, o.tokens, o.dx, o.dtable, o.dpositions, o.at);
 }
 template <typename F>
 void visit_memory(CrossEntropy& o, const F& f) {

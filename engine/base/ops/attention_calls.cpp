@@ -134,6 +134,13 @@ size_t attention_bit_bytes(const AttentionShape& s) {
   return bytes <= size_t{256} << 20 ? bytes : 0;
 }
 
+AttentionKept attention_kept(const AttentionCall& c) {
+  const float whole = 1.0f / (1.0f - c.dropout);
+  if (!c.backward) return {1.0f, whole};
+  const float mask = c.dtype == DType::f16 ? to_float(to_fp16(whole)) : to_float(to_bf16(whole));
+  return {mask, whole / mask};
+}
+
 size_t attention_mask_bytes(const AttentionCall& c) {
   return c.dropout > 0.0f ? static_cast<size_t>(c.batch * c.q_heads * c.length * c.length) * size_of(c.dtype) : 0;
 }

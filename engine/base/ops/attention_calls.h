@@ -65,8 +65,20 @@ inline constexpr size_t kAttentionWorkspace = size_t{5} << 29;
 // where heads share them.)
 size_t attention_workspace(const AttentionCall& call);
 
-// The mask of one call: [batch, q_heads, length, length] of its type, 1 where dropout keeps a probability, 0 elsewhere.
+// The mask of one call: [batch, q_heads, length, length] of its type, attention_kept(call).mask where dropout keeps a
+// probability, 0 elsewhere.
 size_t attention_mask_bytes(const AttentionCall& call);
+
+// 1 / (1 - p) in two factors: what the mask holds, and what the library multiplies by.
+//
+// cuDNN is to compute dS = rest P (mask dP - rowsum(dO O) / rest), and with a mask leaves the division out (9.19 on an
+// H100). So in the backward pass the mask holds the whole, as near as its type has it, and the rest is so near to 1
+// that row sums are off by no more than one rounding to that type. dV and dP have the exact product; a library that
+// does divide has all of it.
+struct AttentionKept {
+  float mask = 1.0f, rest = 1.0f;
+};
+AttentionKept attention_kept(const AttentionCall& call);
 
 // What our own kernels keep of an op's dropout: a bit of every query and key, rows of whole words. 0 where that is
 // beyond 256 MiB: they draw each number where it is used, then.

@@ -37,8 +37,8 @@ void attention_falls_back(const std::string& what, const std::string& why);
 std::unique_ptr<FusedAttention> make_fused_attention(CudaState& state);
 
 // Queues what a call multiplies its probabilities by (attention_mask_bytes), from the same words that decide on every
-// other backend and in every shard (dropout_plan.h); 1 / (1 - p) is the library's to multiply by. Keys behind a query
-// are 0. mask: on 16 bytes.
+// other backend and in every shard (dropout_plan.h); attention_kept(calls.call).rest is the library's to multiply by.
+// Keys behind a query are 0. mask: on 16 bytes.
 void attention_mask_cuda(Exec& exec, const Dropout& dropout, const AttentionShape& shape, const AttentionCalls& calls,
                          const AttentionCalls::Start& start, void* mask);
 

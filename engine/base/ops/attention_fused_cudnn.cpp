@@ -49,6 +49,7 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto v = graph->tensor(tensor("v", kV, kv_dim, with_unit(c.v)));
   // cuDNN's own random numbers depend on its tiles; ours on the sample, the head, the query and the key.
   const auto number = [](float value) { return std::make_shared<Tensor_attributes>(value); };
+  const float rest = attention_kept(c).rest;
   const int64_t square = c.length * c.length;
   std::shared_ptr<Tensor_attributes> mask;
   if (c.dropout > 0.0f)
@@ -62,7 +63,7 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   };
   if (!c.backward) {
     auto attributes = causal(fe::graph::SDPA_attributes(), "attention").set_generate_stats(c.statistics);
-    if (mask) attributes.set_dropout(mask, number(1.0f / (1.0f - c.dropout)));
+    if (mask) attributes.set_dropout(mask, number(rest));
     auto [o, lse] = graph->sdpa(q, k, v, attributes);
     o->set_output(true).set_uid(kO).set_dim(q_dim).set_stride(with_unit(c.o));
     if (c.statistics)
@@ -74,7 +75,7 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto lse = graph->tensor(tensor("lse", kLse, lse_dim, lse_stride).set_data_type(fe::DataType_t::FLOAT));
   auto attributes =
       causal(fe::graph::SDPA_backward_attributes(), "attention_backward").set_deterministic_algorithm(c.deterministic);
-  if (mask) attributes.set_dropout(mask, number(1.0f / (1.0f - c.dropout)), number(1.0f - c.dropout));
+  if (mask) attributes.set_dropout(mask, number(rest), number(1.0f / rest));
   auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, d_o, lse, attributes);
   dq->set_output(true).set_uid(kDQ).set_dim(q_dim).set_stride(with_unit(c.q));
   dk->set_output(true).set_uid(kDK).set_dim(kv_dim).set_stride(with_unit(c.k));

@@ -13,6 +13,7 @@ struct MaskBody {
   T* mask;
   DropoutPlan dropout;         // from the first sample and head on
   int64_t length, per_sample;  // elements of the mask in a sample
+  float kept_is;
   template <int W>
   struct Data {};
   template <int W>
@@ -31,10 +32,10 @@ struct MaskBody {
           const Words words = dropout_words(dropout, id, (element >> 2) + static_cast<uint64_t>(b));
           TW_UNROLL
           for (int k = 0; k < 4; ++k)
-            kept[4 * b + k] = key + 4 * b + k <= query && words.w[k] >= dropout.threshold ? 1.0f : 0.0f;
+            kept[4 * b + k] = key + 4 * b + k <= query && words.w[k] >= dropout.threshold ? kept_is : 0.0f;
         }
       } else {
-        kept[0] = keep_factor(dropout, id, element) > 0.0f ? 1.0f : 0.0f;
+        kept[0] = keep_factor(dropout, id, element) > 0.0f ? kept_is : 0.0f;
       }
     }
     store_floats<W>(mask + i, kept);
@@ -54,7 +55,7 @@ void attention_mask_cuda(Exec& exec, const Dropout& dropout, const AttentionShap
   CudaQueue queue(exec);
   with_storage(c.dtype, [&](auto type) {
     using T = decltype(type);
-    const MaskBody<T> body = {static_cast<T*>(mask), plan, c.length, per_sample};
+    const MaskBody<T> body = {static_cast<T*>(mask), plan, c.length, per_sample, attention_kept(c).mask};
     launch_flat<2>(queue, "attention_mask", body, calls.samples * per_sample, aligned16(body.mask));
   });
 }

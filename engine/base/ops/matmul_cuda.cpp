@@ -77,6 +77,7 @@ bool fused_product(Exec& exec, const Matmul& op) {
 // matmul_simple_cuda. c aliases nothing. The same call gives the same bits (unless Exec::deterministic is false): the
 // algorithm is fixed per shape (matmul_plans_cuda.h), and sums that it splits are put together in a fixed order.
 void matmul_cuda(Exec& exec, const Matmul& op) {
+  if (op.c.count() == 0) return;  // the library refuses what has no rows or columns
   if (fused_product(exec, op)) return;
   Matmul plain = op;
   plain.gelu_input = plain.dgelu_input = plain.a_sums = View{};

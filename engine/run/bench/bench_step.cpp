@@ -14,6 +14,7 @@
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/device_traffic_choice.h"
 #include "engine/run/train/dry_run.h"
+#include "engine/run/train/product_choice.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "engine/run/train/trainer.h"
 
@@ -56,7 +57,9 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   const RankLayout layout = layout_of(config, job.rank(), job.nodes());
   const WatchedTable table = make_watched_table(*backend.ops);  // outlives the replica's Exec, as the profile does
   OpProfile op_times;
+  const ProductTable products = choose_products(config, job, *backend.device, *backend.ops);
   Replica replica(config, layout, job.mesh(), backend.device.get(), backend.ops, true);
+  use_products(replica.exec(), products);
   if (profile) replica.use_exec(make_watched_exec(table, *backend.device, replica.exec(), op_times));
   replica.set_fresh_weights();
   BareTraining training(replica);

@@ -48,7 +48,8 @@ struct Expected {
 Expected expected_of(const Case& p, const Operands& o) {
   const std::vector<double> a = o.a.values(), b = o.b.values(), before = o.c.values();
   const std::vector<double> bias = p.bias ? o.bias.values() : std::vector<double>();
-  Expected e{std::vector<double>(before.size()), std::vector<double>(before.size()), std::vector<double>(before.size())};
+  Expected e{std::vector<double>(before.size()), std::vector<double>(before.size()),
+             std::vector<double>(before.size())};
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
       const size_t at = static_cast<size_t>(i * p.n + j);
@@ -75,7 +76,8 @@ double bound(const Case& p, const Expected& e, int64_t i) {
   const double unit = test::unit_of(DType::f32) * (p.input == DType::f32 ? 1.0 : 2.0);
   const double product = p.bias || p.accumulate ? std::abs(e.product[static_cast<size_t>(i)]) : 0.0;
   return static_cast<double>(p.k + 3) * unit * e.size[static_cast<size_t>(i)] * 1.01 +
-         test::unit_of(p.output) * (std::abs(e.value[static_cast<size_t>(i)]) + product) * 1.01 + test::tiny_of(p.output);
+         test::unit_of(p.output) * (std::abs(e.value[static_cast<size_t>(i)]) + product) * 1.01 +
+         test::tiny_of(p.output);
 }
 
 using Product = void (*)(Exec&, const Matmul&);

@@ -17,8 +17,8 @@ std::string probe_kernels() {
   cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess) error = cudaDeviceSynchronize();
   if (error == cudaSuccess) return {};
-  const bool has_no_code =
-      error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidPtx;
+  const bool has_no_code = error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+                           error == cudaErrorInvalidPtx;
   if (!has_no_code) TW_CUDA(error);  // of earlier work of this process, or of the machine
   return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
 }

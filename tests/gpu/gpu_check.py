@@ -227,10 +227,11 @@ class Check(TrainingSteps):
         return lines, text
 
     def ceilings(self, limit):
-        """What the machine gives at most: a device copy and a large product on random numbers."""
+        """What the machine gives at most: a device copy, a large product on random numbers, attention of the 1B shape alone."""
         record = {}
-        for name, what in [("copy/llama_1b_b8", "copy"), ("matmul/8192", "product")]:
-            record[what] = self.bench(limit / 2, "op", name, "--device", "cuda")[0][0]
+        for name, what in [("copy/llama_1b_b8", "copy"), ("matmul/8192", "product"), ("attention_forward/llama_1b_b8", "attention_forward"),
+                           ("attention_backward/llama_1b_b8", "attention_backward")]:
+            record[what] = self.bench(limit / 4, "op", name, "--device", "cuda")[0][0]
         self.copy_gbs = record["copy"]["gbytes_per_s"]
         self.product_gflops = record["product"]["gflops"]
         record["summary"] = f"copy {self.copy_gbs:.0f} GB/s, 8192^3 bf16 {self.product_gflops / 1e3:.0f} TFLOP/s"
@@ -482,7 +483,7 @@ class Check(TrainingSteps):
         steps = {"first": [(self.ceilings, 40), (self.products, 60), (self.reference, 120), (self.attention, 120), (self.step_1b, 150), (self.graph_speed, 60)],
                  "speed": [(self.ceilings, 40), (self.bench_op, 90), (self.coders, 60), (self.steps, 420)],
                  "large": [(self.ceilings, 40), (self.steps, 500)],
-                 "full": [(self.ceilings, 40), (self.ops, 120), (self.training, 60), (self.graphs, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60), (self.nccl, 90), (self.pair_124m, 120)],
+                 "full": [(self.ceilings, 40), (self.ops, 120), (self.training, 60), (self.graphs, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60), (self.nccl, 90), (self.nccl_stopped, 40), (self.pair_124m, 120)],
                  "sanitize": [(self.sanitizer, 500)]}[mode]
         for body, limit in steps:
             self.step(body.__name__, body, limit)

@@ -159,6 +159,47 @@ class TrainingSteps:
                 bad.append(f"{name}: code {code}, {'over NCCL' if over else 'not over NCCL'}: {tail(text, 2)}")
         return held({"cases": record}, bad, "the bits of messages through the host: " + ", ".join(n for n, r in record.items() if r["same_bits"]))
 
+    def nccl_stopped(self, limit):
+        """One of two ranks over NCCL is stopped: the other's watchdog names it and ends the job with 71."""
+        launcher = self.launcher()
+        if not launcher:
+            return {"ok": None, "skipped": "no MPI launcher here"}
+        directory, command = self.command("stopped", "cuda", "train_iters=1000000", "watchdog_seconds=5")
+        log = os.path.join("/tmp", f"thinwire-check-{os.getpid()}-stopped.log")
+        with open(log, "w") as file:
+            child = subprocess.Popen([launcher, "-launcher", "fork", "-n", "2", "sh", "-c", OWN_HOST, "sh", *command], cwd=ROOT, stdout=file, stderr=file,
+                                     env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), start_new_session=True)
+        metrics, end, stopped = os.path.join(directory, "metrics.jsonl"), time.time() + limit, 0.0
+        while child.poll() is None and time.time() < end:
+            if not stopped and os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
+                os.kill(max(self.processes(directory)), signal.SIGSTOP)
+                stopped = time.time()
+            time.sleep(0.05)
+        seconds = time.time() - stopped
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        with open(log) as file:
+            text = file.read()
+        self.log("nccl_stopped", text)
+        said = re.findall(r"Culprit: [^\n]*|nothing has moved for[^\n]*", text)
+        ok = stopped and child.returncode == 71 and said and "ranks talk over NCCL" in text
+        why = f"code {child.returncode} {seconds:.1f} s behind the stop: {said[-1] if said else tail(text, 3)}"
+        return held({"code": child.returncode, "seconds": seconds}, [] if ok else [why], why)
+
+    @staticmethod
+    def processes(directory):
+        """The trainers of this run directory."""
+        found = []
+        for pid in (p for p in os.listdir("/proc") if p.isdigit()):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"/train") and f"run_dir={directory}".encode() in words:
+                found.append(int(pid))
+        return found
+
     def pair_124m(self, limit):
         """GPT-2 124M on two ranks over NCCL that share the GPU, `none` beside `thinwire`: the same data and weights, 30 steps. Never speed."""
         launcher = self.launcher()

@@ -38,8 +38,8 @@ TW_DEVICE float element_of(uint32_t code) {
   if constexpr (F::kBits == 8 && F::kMantissa == 2) {
     return exact_half(static_cast<uint16_t>(code << 8));
   } else if constexpr (F::kBits == 8) {
-    const float v = exact_half(static_cast<uint16_t>((code & 0x80u) << 8 | (code & 0x7fu) << 7)) * 0x1p8f;
-    return fabsf(v) == 480.0f ? float_of_bits(0x7fc00000u) : v;
+    const float v = float_of_bits((code & 0x80u) << 24 | (code & 0x7fu) << 20) * 0x1p120f;  // by both exponents' bias
+    return (code & 0x7fu) == 0x7fu ? float_of_bits(0x7fc00000u) : v;
   } else {
     const uint32_t size = code & ((1u << (F::kBits - 1)) - 1u);
     const uint32_t normal = (size << (23 - F::kMantissa)) + (static_cast<uint32_t>(127 - F::kBias) << 23);
@@ -84,6 +84,18 @@ struct MxTiles {
   size_t shared_bytes(int64_t) const { return 2 * kBlocks * sizeof(float); }
   MxTiles for_message(const Msg&) const { return *this; }
 
+  struct Scale {
+    uint32_t exponent;
+    float inverse;
+    bool wrong;
+  };
+  TW_DEVICE static Scale scale_of(uint32_t key) {
+    if (key >= kBadKey) return {255u, float_of_bits(0x7fc00000u), true};
+    const int exponent = static_cast<int>(key >> 24) - F::kMaxExponent;
+    const uint32_t e = exponent < 0 ? 0u : static_cast<uint32_t>(exponent);
+    return {e, float_of_bits((254u - e) << 23), false};
+  }
+
   TW_DEVICE bool encode(unsigned char* shared, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
     const int blocks = (n + kBlock - 1) / kBlock;
     auto* keys = reinterpret_cast<unsigned*>(shared);
@@ -93,14 +105,11 @@ struct MxTiles {
     bool bad = false;
     const int b = static_cast<int>(threadIdx.x);
     if (b < blocks) {
-      const uint32_t key = keys[b];
-      const int exponent = static_cast<int>(key >> 24) - F::kMaxExponent;
-      uint32_t e = exponent < 0 ? 0u : static_cast<uint32_t>(exponent), inverse = (254u - e) << 23;
-      bad = key >= kBadKey;
-      if (bad) e = 255u, inverse = 0x7fc00000u;
-      inverses[b] = float_of_bits(inverse);
-      steps[b] = power_of_byte(e);
-      out[b] = static_cast<uint8_t>(e);
+      const Scale scale = scale_of(keys[b]);
+      bad = scale.wrong;
+      inverses[b] = scale.inverse;
+      steps[b] = power_of_byte(scale.exponent);
+      out[b] = static_cast<uint8_t>(scale.exponent);
     }
     __syncthreads();
     put_codes<F, kBlock>(v, n, inverses, steps, out + blocks);
@@ -112,6 +121,52 @@ struct MxTiles {
     for (int s = 0; s < kTileSteps; ++s) {
       const int i = tile_element(s);
       get_codes<F>(in + (n + kBlock - 1) / kBlock, s, n, i < n ? power_of_byte(in[i / kBlock]) : 0.0f, v);
+    }
+    return true;
+  }
+
+  // ---- whole tiles
+  static constexpr int kShift = 5;
+  bool takes_whole() const { return true; }
+
+  TW_DEVICE bool encode_whole(TileValues& v, uint64_t, uint8_t* out, bool decoded) const {
+    uint32_t keys[kTileSteps];
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) keys[s] = largest_key(v[s]);
+    block_maxima(keys, kShift);
+    const Scale own = scale_of(own_key(keys));
+    if (writes_scale(kShift)) out[own_block(kShift)] = static_cast<uint8_t>(own.exponent);
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const float inverse = found_for(s, own.inverse);
+      const float step = decoded ? found_for(s, power_of_byte(own.exponent)) : 0.0f;
+      uint32_t q[4];
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        q[k] = signed_code<F>(v[s][k] * inverse);
+        if (decoded) v[s][k] = element_of<F>(q[k]) * step;
+      }
+      store_whole_codes<F::kBits>(out + kBlocks, tile_element(s), q);
+    }
+    return own.wrong;
+  }
+
+  struct Part {
+    uint32_t codes[kTileSteps];
+    uint32_t exponent;  // of the block that this thread answers for
+  };
+  TW_DEVICE void load_part(const uint8_t* in, Part& part) const {
+    load_whole_codes<F::kBits>(in + kBlocks, part.codes);
+    part.exponent = in[own_block(kShift)];
+  }
+  TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
+    const float own = power_of_byte(part.exponent);
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const float step = found_for(s, own);
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k)
+        v[s][k] = element_of<F>(part.codes[s] >> k * F::kBits & ((1u << F::kBits) - 1u)) * step;
     }
     return true;
   }

@@ -103,11 +103,13 @@ struct TileSquares {
   float error = 0.0f, signal = 0.0f, residual = 0.0f;
 };
 
-// x: what should arrive; d: what does. largest: kEightBitBlocks zeros in shared memory. All threads call.
+// x: what should arrive; d: what does. largest: kEightBitBlocks zeros in shared memory. kBare: nothing is kept, only
+// measured. All threads call.
+template <bool kBare>
 TW_DEVICE TileSquares keep_residual(const PackJob& job, int64_t at, int n, bool vectors, const TileValues& x,
                                     TileValues& d, unsigned* largest) {
   TileSquares sums;
-  const bool ema = job.residual == DeviceResidual::kEma;
+  const bool ema = !kBare && job.residual == DeviceResidual::kEma;
   const float fresh = (1.0f - job.beta) * job.unscale;
   TW_UNROLL
   for (int s = 0; s < kTileSteps; ++s) {
@@ -126,6 +128,7 @@ TW_DEVICE TileSquares keep_residual(const PackJob& job, int64_t at, int n, bool 
       sums.signal = fmaf(x[s][k], x[s][k], sums.signal);
       if (there) sums.residual = fmaf(r, r, sums.residual);
     }
+    if constexpr (kBare) continue;
     if (is_in_8_bits(job))
       raise_maxima(largest, size, tile_element(s), n, static_cast<int>(kEmaBlock), kWarp);
     else if (job.residual == DeviceResidual::kFp32)
@@ -133,7 +136,7 @@ TW_DEVICE TileSquares keep_residual(const PackJob& job, int64_t at, int n, bool 
     else if (job.residual == DeviceResidual::kBf16)
       keep_halves(job, at, tile_element(s), n, vectors, d[s]);
   }
-  if (!is_in_8_bits(job)) return sums;
+  if (kBare || !is_in_8_bits(job)) return sums;
   __syncthreads();
   TW_UNROLL
   for (int s = 0; s < kTileSteps; ++s) keep_bytes(job, at, tile_element(s), n, d[s], largest);
@@ -144,13 +147,20 @@ TW_DEVICE TileSquares keep_residual(const PackJob& job, int64_t at, int n, bool 
 template <typename Codec>
 concept CodesWholeTiles = requires { typename Codec::Part; };
 
-// Block b takes tile `before` + b. sums: [3] per tile. kWhole: of kMostDeviceTile elements that vectors reach.
-template <typename Codec, bool kWhole>
-TW_KERNEL void __launch_bounds__(kTileThreads, kWhole ? 4 : 2)
+// kWhole: tiles of kMostDeviceTile elements that vectors reach; kBare: and no residual, no reference and no own copy.
+enum class PackWay { kAny, kWhole, kBare };
+constexpr int blocks_at_once(PackWay way) {
+  return way == PackWay::kAny ? 2 : way == PackWay::kWhole ? 3 : 4;
+}
+
+// Block b takes tile `before` + b. sums: [3] per tile.
+template <typename Codec, PackWay kWay>
+TW_KERNEL void __launch_bounds__(kTileThreads, blocks_at_once(kWay))
     pack_tiles_kernel(const TW_GRID_CONSTANT Codec codec, const TW_GRID_CONSTANT PackJob job, int64_t before,
                       float* sums) {
   TW_SHARED_ARRAY(unsigned, words, 1 + kEightBitBlocks);  // something is not finite; largest residuals
   TW_SHARED_ARRAY(float, slots, 3 * kTileWarps);
+  constexpr bool kWhole = kWay != PackWay::kAny, kBare = kWay == PackWay::kBare;
   const int64_t tile = before + blockIdx.x, at = tile * (kWhole ? kMostDeviceTile : job.tile), left = job.count - at;
   const int n = static_cast<int>(kWhole ? kMostDeviceTile : left < job.tile ? left : job.tile);
   const bool vectors = kWhole || job.vectors;
@@ -158,7 +168,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, kWhole ? 4 : 2)
 
   TileValues x, v;
   load_tile(job.in, at, n, vectors, x);
-  if (job.residual != DeviceResidual::kNone) {
+  if (!kBare && job.residual != DeviceResidual::kNone) {
     residual_before(job, at, n, vectors, v);
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
@@ -166,7 +176,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, kWhole ? 4 : 2)
       for (int k = 0; k < 4; ++k) x[s][k] = fmaf(v[s][k], job.loss_scale, x[s][k]);
     }
   }
-  if (job.reference.data != nullptr) {
+  if (!kBare && job.reference.data != nullptr) {
     load_tile(job.reference, at, n, vectors, v);
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
@@ -182,7 +192,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, kWhole ? 4 : 2)
   if (job.hadamard) hadamard_tile(v, n);
   const uint64_t place = static_cast<uint64_t>(tile) + job.sample_phase;
   const bool sample = job.sample_every != 0 && (place & (job.sample_every - 1)) == 0;
-  const bool decoded = sample || job.own.data != nullptr || job.residual != DeviceResidual::kNone;
+  const bool decoded = sample || (!kBare && (job.own.data != nullptr || job.residual != DeviceResidual::kNone));
   const uint64_t first = job.first + static_cast<uint64_t>(at);
   uint8_t* out = job.out + tile * job.tile_bytes;
   float* squares_to = sums + tile * 3;
@@ -205,7 +215,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, kWhole ? 4 : 2)
   const bool bad = words[0] != 0;
 
   if (job.hadamard) hadamard_tile(v, n);
-  if (job.own.data != nullptr) {
+  if (!kBare && job.own.data != nullptr) {
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
       float y[4];
@@ -220,10 +230,11 @@ TW_KERNEL void __launch_bounds__(kTileThreads, kWhole ? 4 : 2)
       store_four(job.own.data, job.own.type, at, tile_element(s), n, vectors, y);
     }
   }
+  if constexpr (kBare) load_tile(job.in, at, n, vectors, x);  // few tiles come here: x was not kept
   TileSquares squares;
   if (!bad)
-    squares = keep_residual(job, at, n, vectors, x, v, words + 1);
-  else if (job.residual != DeviceResidual::kNone)
+    squares = keep_residual<kBare>(job, at, n, vectors, x, v, words + 1);
+  else if (!kBare && job.residual != DeviceResidual::kNone)
     keep_old(job, at, n);
   const float sum[3] = {warp_sum(squares.error), warp_sum(squares.signal), warp_sum(squares.residual)};
   if (threadIdx.x % kWarp == 0) {
@@ -310,7 +321,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2)
 
 // The same of tiles of kMostDeviceTile elements that vectors reach: kAtOnce payloads are on their way together.
 template <typename Codec>
-TW_KERNEL void __launch_bounds__(kTileThreads, 4)
+TW_KERNEL void __launch_bounds__(kTileThreads, 3)
     absorb_whole_kernel(const TW_GRID_CONSTANT Codec codec, const TW_GRID_CONSTANT AbsorbLaunch job) {
   constexpr int n = static_cast<int>(kMostDeviceTile), kAtOnce = 4;
   const int64_t tile = blockIdx.x, at = tile * n, offset = tile * job.tile_bytes;
@@ -367,9 +378,13 @@ void queue_pack_tiles(Exec& exec, const char* what, const Codec& codec, size_t s
   const int64_t tiles = ceil_div(job.count, job.tile);
   auto* sums = reinterpret_cast<float*>(queue.scratch(tile_squares_bytes(tiles)));
   const int64_t whole = whole_tiles(codec, job.count, job.tile, job.vectors && words(job.out, job.tile_bytes));
-  if constexpr (CodesWholeTiles<Codec>)
-    queue.launch(what, pack_tiles_kernel<Codec, true>, {whole}, kTileThreads, 0, codec, job, 0, sums);
-  queue.launch(what, pack_tiles_kernel<Codec, false>, {tiles - whole}, kTileThreads, shared, codec, job, whole, sums);
+  if constexpr (CodesWholeTiles<Codec>) {
+    const bool bare = job.residual == DeviceResidual::kNone && job.reference.data == nullptr && job.own.data == nullptr;
+    const auto kernel = bare ? pack_tiles_kernel<Codec, PackWay::kBare> : pack_tiles_kernel<Codec, PackWay::kWhole>;
+    queue.launch(what, kernel, {whole}, kTileThreads, 0, codec, job, 0, sums);
+  }
+  const auto kernel = pack_tiles_kernel<Codec, PackWay::kAny>;
+  queue.launch(what, kernel, {tiles - whole}, kTileThreads, shared, codec, job, whole, sums);
   if (job.sample_every != 0) queue_tile_squares(queue, sums, tiles, job.tally);
 }
 

@@ -16,8 +16,8 @@ constexpr int kTileSteps = static_cast<int>(kMostDeviceTile) / (4 * kTileThreads
 using TileValues = float[kTileSteps][4];
 constexpr int kWarpElements = kTileSteps * kWarp * 4;
 TW_DEVICE int tile_element(int step) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  return warp * kWarpElements + step * kWarp * 4 + lane * 4;
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  return static_cast<int>(warp * kWarpElements + lane * 4) + step * kWarp * 4;
 }
 
 // Whether a tile of n has element i. (Tiles of kMostDeviceTile have all that threads hold: where n is a constant, so is
@@ -27,7 +27,7 @@ TW_DEVICE bool tile_has(int i, int n) {
 }
 // Whether any thread of the warp holds elements of this step: the same in all of them.
 TW_DEVICE bool step_has_any(int step, int n) {
-  return n == kMostDeviceTile || static_cast<int>(threadIdx.x) / kWarp * kWarpElements + step * kWarp * 4 < n;
+  return n == kMostDeviceTile || static_cast<int>(threadIdx.x / kWarp * kWarpElements) + step * kWarp * 4 < n;
 }
 
 // ---- conversions, NaN payloads included ----------------------------------------------------------------------------
@@ -211,16 +211,25 @@ TW_DEVICE uint32_t load_whole(const uint8_t* p) {
     return load_payload<kBytes>(p, kBytes);
   }
 }
+// Where in the tile's codes those of this thread begin, and how far the next step's are.
 template <int kBits>
-TW_DEVICE void store_whole_codes(uint8_t* codes, int i, const uint32_t (&q)[4]) {
+TW_DEVICE unsigned own_codes() {
+  return (threadIdx.x / kWarp * (kWarpElements / 4) + threadIdx.x % kWarp) * (kBits / 2);
+}
+template <int kBits>
+constexpr int kStepCodes = kWarp * kBits / 2;
+// own: codes + own_codes().
+template <int kBits>
+TW_DEVICE void store_whole_codes(uint8_t* own, int s, const uint32_t (&q)[4]) {
   constexpr uint32_t kMask = (1u << kBits) - 1u;
-  store_whole<kBits / 2>(codes + i / 4 * (kBits / 2), (q[0] & kMask) | (q[1] & kMask) << kBits |
+  store_whole<kBits / 2>(own + s * kStepCodes<kBits>, (q[0] & kMask) | (q[1] & kMask) << kBits |
                                                           (q[2] & kMask) << 2 * kBits | (q[3] & kMask) << 3 * kBits);
 }
 template <int kBits>
 TW_DEVICE void load_whole_codes(const uint8_t* codes, uint32_t (&words)[kTileSteps]) {
+  const uint8_t* own = codes + own_codes<kBits>();
   TW_UNROLL
-  for (int s = 0; s < kTileSteps; ++s) words[s] = load_whole<kBits / 2>(codes + tile_element(s) / 4 * (kBits / 2));
+  for (int s = 0; s < kTileSteps; ++s) words[s] = load_whole<kBits / 2>(own + s * kStepCodes<kBits>);
 }
 
 // ---- the transform -------------------------------------------------------------------------------------------------

@@ -58,6 +58,20 @@ TW_DEVICE void write_scale(uint8_t* to, BlockScale scale, float v) {
   else
     store_payload<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16, 2);
 }
+// The same in whole tiles.
+TW_DEVICE void write_whole_scale(uint8_t* to, BlockScale scale, float v) {
+  const uint32_t bits = bits_of(v);
+  if (scale == BlockScale::kFp32)
+    store_whole<4>(to, bits);
+  else if (scale == BlockScale::kE8m0)
+    to[0] = static_cast<uint8_t>(bits >> 23);
+  else
+    store_whole<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16);
+}
+TW_DEVICE uint32_t whole_scale_bits(const uint8_t* from, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return load_whole<4>(from);
+  return scale == BlockScale::kE8m0 ? from[0] : load_whole<2>(from);
+}
 TW_DEVICE uint32_t scale_bits(const uint8_t* from, BlockScale scale) {
   if (scale == BlockScale::kFp32) return load_payload<4>(from, 4);
   return scale == BlockScale::kE8m0 ? from[0] : load_payload<2>(from, 2);
@@ -132,8 +146,9 @@ struct IntTiles {
   }
 
   // kWhole + code. The maximum turns NaN into the lowest code: what the blocks of a NaN scale leave behind on the CPU.
-  TW_DEVICE float coded(float v, uint32_t chance) const {
-    if (stochastic) v = floorf(v + fmaf(static_cast<float>(chance), 0x1p-16f, 0x1p-17f));
+  template <bool kStochastic>
+  TW_DEVICE static float coded(float v, uint32_t chance) {
+    if constexpr (kStochastic) v = floorf(v + fmaf(static_cast<float>(chance), 0x1p-16f, 0x1p-17f));
     return fminf(fmaxf(v, -kHalf), kHalf - 1.0f) + kWhole;
   }
   // The level of code k of four, each of which has grown by kHalf: in place where its last bit can be a float's 1.
@@ -205,7 +220,7 @@ struct IntTiles {
         const int b = (i + k) / block;
         const float offset = kAsymmetric ? offsets[b] : 0.0f;
         const float x = kAsymmetric ? v[s][k] - offset : v[s][k];
-        const float code = coded(x * inverses[b], chance[k]);
+        const float y = x * inverses[b], code = stochastic ? coded<true>(y, chance[k]) : coded<false>(y, 0);
         q[k] = bits_of(code);
         if (decoded) v[s][k] = decoded_of(code - kWhole, steps[b], offset);
       }
@@ -262,26 +277,36 @@ struct IntTiles {
                                kAsymmetric ? of_ordered(own_key(highs)) : 0.0f);
     if (writes_scale(shift)) {
       uint8_t* to = out + own_block(shift) * record();
-      if constexpr (kAsymmetric) write_scale(to, scale, own.offset);
-      write_scale(kAsymmetric ? to + record() / 2 : to, scale, own.step);
+      if constexpr (kAsymmetric) write_whole_scale(to, scale, own.offset);
+      write_whole_scale(kAsymmetric ? to + record() / 2 : to, scale, own.step);
     }
-    uint8_t* codes = out + (kMostDeviceTile >> shift) * record();
+    uint8_t* codes = out + (kMostDeviceTile >> shift) * record() + own_codes<kBits>();
+    if (stochastic)
+      put_whole<true, true>(v, first, own, codes);
+    else if (decoded)
+      put_whole<false, true>(v, first, own, codes);
+    else
+      put_whole<false, false>(v, first, own, codes);
+    return own.wrong;
+  }
+  template <bool kStochastic, bool kDecoded>
+  TW_DEVICE void put_whole(TileValues& v, uint64_t first, const Scale& own, uint8_t* codes) const {
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
       uint32_t chance[4] = {}, q[4];
-      if (stochastic) draw_four(key0, key1, first + static_cast<uint64_t>(tile_element(s)), kRounding, chance);
+      if constexpr (kStochastic)
+        draw_four(key0, key1, first + static_cast<uint64_t>(tile_element(s)), kRounding, chance);
       const float inverse = found_for(s, own.inverse), offset = kAsymmetric ? found_for(s, own.offset) : 0.0f;
-      const float step = decoded ? found_for(s, own.step) : 0.0f;
+      const float step = kDecoded ? found_for(s, own.step) : 0.0f;
       TW_UNROLL
       for (int k = 0; k < 4; ++k) {
         const float x = kAsymmetric ? v[s][k] - offset : v[s][k];
-        const float code = coded(x * inverse, chance[k]);
+        const float code = coded<kStochastic>(x * inverse, chance[k]);
         q[k] = bits_of(code);
-        if (decoded) v[s][k] = decoded_of(code - kWhole, step, offset);
+        if constexpr (kDecoded) v[s][k] = decoded_of(code - kWhole, step, offset);
       }
-      store_whole_codes<kBits>(codes, tile_element(s), q);
+      store_whole_codes<kBits>(codes, s, q);
     }
-    return own.wrong;
   }
 
   struct Part {
@@ -291,8 +316,8 @@ struct IntTiles {
   TW_DEVICE void load_part(const uint8_t* in, Part& part) const {
     load_whole_codes<kBits>(in + (kMostDeviceTile >> shift) * record(), part.codes);
     const uint8_t* at = in + own_block(shift) * record();
-    part.offset = kAsymmetric ? scale_bits(at, scale) : 0u;
-    part.step = scale_bits(kAsymmetric ? at + record() / 2 : at, scale);
+    part.offset = kAsymmetric ? whole_scale_bits(at, scale) : 0u;
+    part.step = whole_scale_bits(kAsymmetric ? at + record() / 2 : at, scale);
   }
   TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
     constexpr uint32_t kSigns = (1u + (1u << kBits) + (1u << 2 * kBits) + (1u << 3 * kBits)) << (kBits - 1);

@@ -100,7 +100,6 @@ struct CastTiles {
     bool bad = false;
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
-      const int i = tile_element(s);
       uint32_t q[4];
       TW_UNROLL
       for (int k = 0; k < 4; ++k) {
@@ -109,10 +108,10 @@ struct CastTiles {
         v[s][k] = Format::get(q[k]);
       }
       if constexpr (kBytes == 1) {
-        store_whole_codes<8>(out, i, q);
+        store_whole_codes<8>(out + own_codes<8>(), s, q);
       } else {
         const uint32_t words[2] = {q[0] | q[1] << 16, q[2] | q[3] << 16};
-        store_values<2>(reinterpret_cast<uint32_t*>(out) + i / 2, words);
+        store_values<2>(reinterpret_cast<uint32_t*>(out) + tile_element(s) / 2, words);
       }
     }
     return bad;

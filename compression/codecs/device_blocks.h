@@ -76,7 +76,7 @@ TW_DEVICE uint32_t largest_key(const float (&v)[4]) {
 // The step whose block this thread answers for, that block, what keys are known of it, whether it writes its scale (one
 // thread of each block does), and what the thread that answers for step s has found.
 TW_DEVICE int own_step() {
-  return static_cast<int>(threadIdx.x) % kTileSteps;
+  return static_cast<int>(threadIdx.x % kTileSteps);
 }
 TW_DEVICE int own_block(int shift) {
   return tile_element(own_step()) >> shift;
@@ -89,7 +89,7 @@ TW_DEVICE bool writes_scale(int shift) {
   return (tile_element(own_step()) & ((1 << shift) - 1)) == 4 * own_step();
 }
 TW_DEVICE float found_for(int s, float found) {
-  return shuffle_from(found, (static_cast<int>(threadIdx.x) % kWarp / kTileSteps) * kTileSteps + s);
+  return shuffle_from(found, static_cast<int>(threadIdx.x % kWarp / kTileSteps * kTileSteps) + s);
 }
 
 }  // namespace thinwire

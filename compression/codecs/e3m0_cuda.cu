@@ -103,6 +103,7 @@ struct PowerTiles {
     block_maxima(keys, shift);
     const Scale own = scale_of(own_key(keys));
     if (writes_scale(shift)) store_whole<2>(out + own_block(shift) * 2, bits_of(own.scale) >> 16);
+    uint8_t* codes = out + (kMostDeviceTile >> shift) * 2 + own_codes<4>();
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
       const float inverse = found_for(s, own.inverse), scale = decoded ? found_for(s, own.scale) : 0.0f;
@@ -112,7 +113,7 @@ struct PowerTiles {
         q[k] = code_of(v[s][k], inverse);
         if (decoded) v[s][k] = level_of(q[k]) * scale;
       }
-      store_whole_codes<4>(out + (kMostDeviceTile >> shift) * 2, tile_element(s), q);
+      store_whole_codes<4>(codes, s, q);
     }
     return own.wrong;
   }

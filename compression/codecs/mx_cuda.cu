@@ -136,6 +136,7 @@ struct MxTiles {
     block_maxima(keys, kShift);
     const Scale own = scale_of(own_key(keys));
     if (writes_scale(kShift)) out[own_block(kShift)] = static_cast<uint8_t>(own.exponent);
+    uint8_t* codes = out + kBlocks + own_codes<F::kBits>();
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
       const float inverse = found_for(s, own.inverse);
@@ -146,7 +147,7 @@ struct MxTiles {
         q[k] = signed_code<F>(v[s][k] * inverse);
         if (decoded) v[s][k] = element_of<F>(q[k]) * step;
       }
-      store_whole_codes<F::kBits>(out + kBlocks, tile_element(s), q);
+      store_whole_codes<F::kBits>(codes, s, q);
     }
     return own.wrong;
   }

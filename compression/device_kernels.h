@@ -9,7 +9,8 @@
 // and, where whole tiles in memory that allows vectors have a shorter way:
 //   bool takes_whole(): on the host, whether they have with these parameters
 //   bool encode_whole(TileValues& v, uint64_t first, uint8_t* out, bool decoded)
-//   struct Part: what a thread loads of a tile's payload; load_part(const uint8_t* in, Part&);
+//   struct Part: what a thread loads of a tile's payload; PartPlace part_place(): where, in the tile;
+//   load_part(const uint8_t* payload, const PartPlace& place, Part&): place in the payload
 //   bool decode_part(const Part&, TileValues& v).
 // What they compute is what the CPU's kernels do, bit by bit; the order of every sum is fixed.
 #pragma once
@@ -324,7 +325,9 @@ template <typename Codec>
 TW_KERNEL void __launch_bounds__(kTileThreads, 3)
     absorb_whole_kernel(const TW_GRID_CONSTANT Codec codec, const TW_GRID_CONSTANT AbsorbLaunch job) {
   constexpr int n = static_cast<int>(kMostDeviceTile), kAtOnce = 4;
-  const int64_t tile = blockIdx.x, at = tile * n, offset = tile * job.tile_bytes;
+  const int64_t tile = blockIdx.x, at = tile * n;
+  PartPlace place = codec.part_place();
+  place.codes += tile * job.tile_bytes, place.scale += tile * job.tile_bytes;
   TileValues sum;
   begin_sum(job, at, n, true, sum);
   bool good = true;
@@ -333,7 +336,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 3)
     TW_UNROLL
     for (int j = 0; j < kAtOnce; ++j) {
       if (first + j < job.shares && job.share[first + j].type == kPayload)
-        codec.load_part(static_cast<const uint8_t*>(job.share[first + j].data) + offset, parts[j]);
+        codec.load_part(static_cast<const uint8_t*>(job.share[first + j].data), place, parts[j]);
     }
     TW_UNROLL
     for (int j = 0; j < kAtOnce; ++j) {

@@ -226,11 +226,15 @@ TW_DEVICE void store_whole_codes(uint8_t* own, int s, const uint32_t (&q)[4]) {
                                                           (q[2] & kMask) << 2 * kBits | (q[3] & kMask) << 3 * kBits);
 }
 template <int kBits>
-TW_DEVICE void load_whole_codes(const uint8_t* codes, uint32_t (&words)[kTileSteps]) {
-  const uint8_t* own = codes + own_codes<kBits>();
+TW_DEVICE void load_whole_codes(const uint8_t* own, uint32_t (&words)[kTileSteps]) {
   TW_UNROLL
   for (int s = 0; s < kTileSteps; ++s) words[s] = load_whole<kBits / 2>(own + s * kStepCodes<kBits>);
 }
+
+// What a thread reads of a payload, in bytes from its begin: its codes, and the scale that it answers for.
+struct PartPlace {
+  int64_t codes = 0, scale = 0;
+};
 
 // ---- the transform -------------------------------------------------------------------------------------------------
 // hadamard32() of the tile: eight neighbouring threads hold a block. All threads call.

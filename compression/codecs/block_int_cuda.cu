@@ -313,9 +313,12 @@ struct IntTiles {
     uint32_t codes[kTileSteps];
     uint32_t step, offset;  // bits of the block that this thread answers for
   };
-  TW_DEVICE void load_part(const uint8_t* in, Part& part) const {
-    load_whole_codes<kBits>(in + (kMostDeviceTile >> shift) * record(), part.codes);
-    const uint8_t* at = in + own_block(shift) * record();
+  TW_DEVICE PartPlace part_place() const {
+    return {(kMostDeviceTile >> shift) * record() + own_codes<kBits>(), own_block(shift) * record()};
+  }
+  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
+    load_whole_codes<kBits>(payload + place.codes, part.codes);
+    const uint8_t* at = payload + place.scale;
     part.offset = kAsymmetric ? whole_scale_bits(at, scale) : 0u;
     part.step = whole_scale_bits(kAsymmetric ? at + record() / 2 : at, scale);
   }

@@ -120,10 +120,11 @@ struct CastTiles {
   struct Part {
     uint32_t codes[kTileSteps][kBytes];
   };
-  TW_DEVICE void load_part(const uint8_t* in, Part& part) const {
+  TW_DEVICE PartPlace part_place() const { return {tile_element(0) * kBytes, 0}; }
+  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s)
-      load_values<kBytes>(reinterpret_cast<const uint32_t*>(in) + tile_element(s) / 4 * kBytes, part.codes[s]);
+      load_values<kBytes>(reinterpret_cast<const uint32_t*>(payload + place.codes) + s * kWarp * kBytes, part.codes[s]);
   }
   TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
     TW_UNROLL

@@ -122,9 +122,12 @@ struct PowerTiles {
     uint32_t codes[kTileSteps];
     uint32_t scale;  // bits of the block that this thread answers for
   };
-  TW_DEVICE void load_part(const uint8_t* in, Part& part) const {
-    load_whole_codes<4>(in + (kMostDeviceTile >> shift) * 2, part.codes);
-    part.scale = load_whole<2>(in + own_block(shift) * 2);
+  TW_DEVICE PartPlace part_place() const {
+    return {(kMostDeviceTile >> shift) * 2 + own_codes<4>(), own_block(shift) * 2};
+  }
+  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
+    load_whole_codes<4>(payload + place.codes, part.codes);
+    part.scale = load_whole<2>(payload + place.scale);
   }
   TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
     TW_UNROLL

@@ -156,9 +156,10 @@ struct MxTiles {
     uint32_t codes[kTileSteps];
     uint32_t exponent;  // of the block that this thread answers for
   };
-  TW_DEVICE void load_part(const uint8_t* in, Part& part) const {
-    load_whole_codes<F::kBits>(in + kBlocks, part.codes);
-    part.exponent = in[own_block(kShift)];
+  TW_DEVICE PartPlace part_place() const { return {kBlocks + own_codes<F::kBits>(), own_block(kShift)}; }
+  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
+    load_whole_codes<F::kBits>(payload + place.codes, part.codes);
+    part.exponent = payload[place.scale];
   }
   TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
     const float own = power_of_byte(part.exponent);

@@ -320,34 +320,50 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2)
   end_sum(job, at, n, job.vectors, sum);
 }
 
-// The same of tiles of kMostDeviceTile elements that vectors reach: kAtOnce payloads are on their way together.
+// kShares payloads from share s on, all loaded in front of the first sum. Whether an encoder may have written them.
+template <int kShares, typename Codec>
+TW_DEVICE bool add_payloads(const Codec& codec, const AbsorbLaunch& job, int s, const PartPlace& place,
+                            TileValues& sum) {
+  typename Codec::Part parts[kShares];
+  TW_UNROLL
+  for (int j = 0; j < kShares; ++j)
+    codec.load_part(static_cast<const uint8_t*>(job.share[s + j].data), place, parts[j]);
+  bool good = true;
+  TW_UNROLL
+  for (int j = 0; j < kShares; ++j) {
+    TileValues v;
+    good = codec.decode_part(parts[j], v) && good;
+    add_to_sum(sum, v);
+  }
+  return good;
+}
+
+// The same of tiles of kMostDeviceTile elements that vectors reach. (A transform stands in front of no payload.)
 template <typename Codec>
 TW_KERNEL void __launch_bounds__(kTileThreads, 3)
     absorb_whole_kernel(const TW_GRID_CONSTANT Codec codec, const TW_GRID_CONSTANT AbsorbLaunch job) {
-  constexpr int n = static_cast<int>(kMostDeviceTile), kAtOnce = 4;
+  constexpr int n = static_cast<int>(kMostDeviceTile);
   const int64_t tile = blockIdx.x, at = tile * n;
   PartPlace place = codec.part_place();
   place.codes += tile * job.tile_bytes, place.scale += tile * job.tile_bytes;
   TileValues sum;
   begin_sum(job, at, n, true, sum);
   bool good = true;
-  for (int first = 0; first < job.shares; first += kAtOnce) {
-    typename Codec::Part parts[kAtOnce];
-    TW_UNROLL
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j < job.shares && job.share[first + j].type == kPayload)
-        codec.load_part(static_cast<const uint8_t*>(job.share[first + j].data), place, parts[j]);
-    }
-    TW_UNROLL
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j >= job.shares) break;
-      if (first + j == job.transform_at) hadamard_tile(sum, n);
+  int payloads = 0;  // how many follow, 4 at most
+  for (int s = 0; s < job.shares; s += payloads == 0 ? 1 : payloads) {
+    for (payloads = 0; payloads < 4 && s + payloads < job.shares; ++payloads)
+      if (job.share[s + payloads].type != kPayload) break;
+    if (payloads == 4) {
+      good = add_payloads<4>(codec, job, s, place, sum) && good;
+    } else if (payloads >= 2) {
+      payloads = 2;
+      good = add_payloads<2>(codec, job, s, place, sum) && good;
+    } else if (payloads == 1) {
+      good = add_payloads<1>(codec, job, s, place, sum) && good;
+    } else {
+      if (s == job.transform_at) hadamard_tile(sum, n);
       TileValues v;
-      const DeviceShare share = job.share[first + j];
-      if (share.type == kPayload)
-        good = codec.decode_part(parts[j], v) && good;
-      else
-        load_tile({const_cast<void*>(share.data), share.type}, at, n, true, v);
+      load_tile({const_cast<void*>(job.share[s].data), job.share[s].type}, at, n, true, v);
       add_to_sum(sum, v);
     }
   }

@@ -202,11 +202,10 @@ TW_DEVICE void store_whole(uint8_t* p, uint32_t word) {
 }
 template <int kBytes>
 TW_DEVICE uint32_t load_whole(const uint8_t* p) {
-  if constexpr (kBytes == 2 || kBytes == 4) {
-    uint32_t word = 0;
-    const Raw<kBytes> raw = load_raw<kBytes>(p);
-    memcpy(&word, &raw, kBytes);
-    return word;
+  if constexpr (kBytes == 2) {
+    return *reinterpret_cast<const uint16_t*>(p);  // widened by the load itself: nothing waits for it here
+  } else if constexpr (kBytes == 4) {
+    return *reinterpret_cast<const uint32_t*>(p);
   } else {
     return load_payload<kBytes>(p, kBytes);
   }

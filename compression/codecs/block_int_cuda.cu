@@ -68,9 +68,10 @@ TW_DEVICE void write_whole_scale(uint8_t* to, BlockScale scale, float v) {
   else
     store_whole<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16);
 }
-TW_DEVICE uint32_t whole_scale_bits(const uint8_t* from, BlockScale scale) {
-  if (scale == BlockScale::kFp32) return load_whole<4>(from);
-  return scale == BlockScale::kE8m0 ? from[0] : load_whole<2>(from);
+// What scale_bits() would load `at` bytes behind a multiple of four, out of the word that it lies in.
+TW_DEVICE uint32_t scale_in_word(uint32_t word, int at, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return word;
+  return word >> at % 4 * 8 & (scale == BlockScale::kE8m0 ? 0xffu : 0xffffu);
 }
 TW_DEVICE uint32_t scale_bits(const uint8_t* from, BlockScale scale) {
   if (scale == BlockScale::kFp32) return load_payload<4>(from, 4);
@@ -116,6 +117,7 @@ struct IntTiles {
     return tiles;
   }
   TW_DEVICE int record() const { return scale_bytes(scale) * (kAsymmetric ? 2 : 1); }
+  TW_DEVICE int step_in_record() const { return kAsymmetric ? scale_bytes(scale) : 0; }
 
   struct Scale {
     float step, inverse, offset;
@@ -151,12 +153,17 @@ struct IntTiles {
     if constexpr (kStochastic) v = floorf(v + fmaf(static_cast<float>(chance), 0x1p-16f, 0x1p-17f));
     return fminf(fmaxf(v, -kHalf), kHalf - 1.0f) + kWhole;
   }
-  // The level of code k of four, each of which has grown by kHalf: in place where its last bit can be a float's 1.
+  // The level of code k of four, each of which has grown by kHalf: as the last bits of a float from 2^23 on.
   TW_DEVICE static float level_of(uint32_t codes, int k) {
-    int at = k * kBits;
-    if (at + kBits > 23) codes >>= at, at = 0;
-    const uint32_t bits = (codes & ((1u << kBits) - 1u) << at) | static_cast<uint32_t>(150 - at) << 23;
-    return float_of_bits(bits) - (static_cast<float>(1 << (23 - at)) + kHalf);
+    constexpr uint32_t kLarge = 0x4b000000;  // 2^23
+    uint32_t bits;
+    if constexpr (kBits == 8)
+      bits = pick_bytes(codes, kLarge, 0x7440u | static_cast<uint32_t>(k));
+    else if constexpr (kBits == 4)
+      bits = pick_bytes((k % 2 == 0 ? codes : codes >> 4) & 0x0f0fu, kLarge, 0x7440u | static_cast<uint32_t>(k / 2));
+    else
+      bits = (codes >> k * kBits & ((1u << kBits) - 1u)) | kLarge;
+    return float_of_bits(bits) - (0x1p23f + kHalf);
   }
   TW_DEVICE static float decoded_of(float level, float step, float offset) {
     if constexpr (!kAsymmetric) return level * step;
@@ -311,21 +318,22 @@ struct IntTiles {
 
   struct Part {
     uint32_t codes[kTileSteps];
-    uint32_t step, offset;  // bits of the block that this thread answers for
+    uint32_t step, offset;  // the words that those of the block lie in that this thread answers for
   };
   TW_DEVICE PartPlace part_place() const {
     return {(kMostDeviceTile >> shift) * record() + own_codes<kBits>(), own_block(shift) * record()};
   }
   TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
     load_whole_codes<kBits>(payload + place.codes, part.codes);
-    const uint8_t* at = payload + place.scale;
-    part.offset = kAsymmetric ? whole_scale_bits(at, scale) : 0u;
-    part.step = whole_scale_bits(kAsymmetric ? at + record() / 2 : at, scale);
+    part.offset = kAsymmetric ? load_whole<4>(payload + place.scale / 4 * 4) : 0u;
+    part.step = load_whole<4>(payload + (place.scale + step_in_record()) / 4 * 4);
   }
   TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
     constexpr uint32_t kSigns = (1u + (1u << kBits) + (1u << 2 * kBits) + (1u << 3 * kBits)) << (kBits - 1);
-    const float own = scale_of_bits(part.step, scale) + 0.0f;  // -0 counts as 0
-    const float own_offset = kAsymmetric ? scale_of_bits(part.offset, scale) : 0.0f;
+    const int at = own_block(shift) * record();
+    const uint32_t step_bits = scale_in_word(part.step, at + step_in_record(), scale);
+    const float own = scale_of_bits(step_bits, scale) + 0.0f;  // -0 counts as 0
+    const float own_offset = kAsymmetric ? scale_of_bits(scale_in_word(part.offset, at, scale), scale) : 0.0f;
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
       const float step = found_for(s, own), offset = kAsymmetric ? found_for(s, own_offset) : 0.0f;

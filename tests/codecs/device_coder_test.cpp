@@ -157,7 +157,7 @@ std::vector<float> random_values(Random& random, int64_t n, bool strange) {
 
 int64_t random_count(Random& random) {
   const auto way = random() % 20;
-  if (way < 3) return way == 0 ? within(random, 4090, 9000) : pick<int64_t>(random, {4096, 8192, 8200});
+  if (way < 4) return way == 0 ? within(random, 4090, 9000) : pick<int64_t>(random, {4096, 8192, 8200});
   return way < 4 ? within(random, 500, 2000) : within(random, 1, 300);
 }
 

@@ -118,6 +118,12 @@ void store_raw(void* p, const Raw<kBytes>& r) {
   std::memcpy(p, &r, sizeof r);
 }
 
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t picks) {
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(bytes >> (picks >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return word;
+}
 inline float float_of_bits(uint32_t bits) {
   return std::bit_cast<float>(bits);
 }

@@ -90,6 +90,9 @@ TW_DEVICE void store_raw(void* p, const Raw<kBytes>& r) {
   }
 }
 
+TW_DEVICE uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t picks) {
+  return __byte_perm(a, b, picks);
+}
 TW_DEVICE float float_of_bits(uint32_t bits) {
   return __uint_as_float(bits);
 }

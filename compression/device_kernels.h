@@ -146,7 +146,9 @@ TW_DEVICE TileSquares keep_residual(const PackJob& job, int64_t at, int n, bool 
 
 // A codec with a shorter way for whole tiles.
 template <typename Codec>
-concept CodesWholeTiles = requires { typename Codec::Part; };
+concept CodesWholeTiles = requires {
+  typename Codec::Part;
+};
 
 // kWhole: tiles of kMostDeviceTile elements that vectors reach; kBare: and no residual, no reference and no own copy.
 enum class PackWay { kAny, kWhole, kBare };

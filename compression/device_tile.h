@@ -216,7 +216,7 @@ TW_DEVICE unsigned own_codes() {
   return (threadIdx.x / kWarp * (kWarpElements / 4) + threadIdx.x % kWarp) * (kBits / 2);
 }
 template <int kBits>
-constexpr int kStepCodes = kWarp * kBits / 2;
+constexpr int kStepCodes = kWarp* kBits / 2;
 // own: codes + own_codes().
 template <int kBits>
 TW_DEVICE void store_whole_codes(uint8_t* own, int s, const uint32_t (&q)[4]) {

@@ -99,7 +99,8 @@ template <int kBits, bool kAsymmetric>
 struct IntTiles {
   static constexpr const char *kPack = "pack block_int", *kAbsorb = "absorb block_int";
   static constexpr float kHalf = 1 << (kBits - 1);
-  static constexpr float kWhole = 0x1.8p23f;  // a number that is added to it is rounded, and ends its bits as an integer
+  static constexpr float kWhole =
+      0x1.8p23f;  // a number that is added to it is rounded, and ends its bits as an integer
   int block, lanes, shift;
   BlockScale scale;
   bool stochastic;

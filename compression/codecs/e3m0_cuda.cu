@@ -14,8 +14,8 @@ struct PowerTiles {
   PowerTiles for_message(const Msg&) const { return *this; }
 
   TW_DEVICE static float level_of(uint32_t code) {
-    const uint32_t k = code & 7u;
-    return k == 0 ? 0.0f : float_of_bits((120u + k) << 23 | (code & 8u) << 28);
+    const auto spread = static_cast<uint32_t>(static_cast<int>(code << 28) >> 5);  // the sign again in five bits
+    return float_of_bits(spread & 0x83800000u) * 0x1p120f + 0.0f;                  // there is no -0
   }
 
   struct Scale {
@@ -145,7 +145,8 @@ struct PowerTiles {
 std::unique_ptr<DeviceCodec> make_e3m0_cuda(const CodecSpec& spec) {
   const int64_t said = spec.integer("block"), block = said == 0 ? 128 : said;
   if (block > kMostDeviceTile) return nullptr;
-  return std::make_unique<TileCodec<PowerTiles>>(PowerTiles{static_cast<int>(block), lanes_of_block(block), whole_shift(block)});
+  return std::make_unique<TileCodec<PowerTiles>>(
+      PowerTiles{static_cast<int>(block), lanes_of_block(block), whole_shift(block)});
 }
 
 }  // namespace thinwire

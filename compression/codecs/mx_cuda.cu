@@ -33,13 +33,15 @@ TW_DEVICE uint32_t signed_code(float v) {
   const uint32_t bits = is_nan(v) ? 0u : bits_of(v);
   return small_code<F>(bits & 0x7fffffffu) | bits >> 31 << (F::kBits - 1);
 }
-template <typename F>
+// kNan: codes may be those of NaN, which of these types E4M3 has.
+template <typename F, bool kNan = true>
 TW_DEVICE float element_of(uint32_t code) {
   if constexpr (F::kBits == 8 && F::kMantissa == 2) {
     return exact_half(static_cast<uint16_t>(code << 8));
   } else if constexpr (F::kBits == 8) {
-    const float v = float_of_bits((code & 0x80u) << 24 | (code & 0x7fu) << 20) * 0x1p120f;  // by both exponents' bias
-    return (code & 0x7fu) == 0x7fu ? float_of_bits(0x7fc00000u) : v;
+    const auto spread = static_cast<uint32_t>(static_cast<int>(code << 24) >> 4);  // the sign again in four bits
+    const float v = float_of_bits(spread & 0x87f00000u) * 0x1p120f;                // by what the exponents differ
+    return kNan && (code & 0x7fu) == 0x7fu ? float_of_bits(0x7fc00000u) : v;
   } else {
     const uint32_t size = code & ((1u << (F::kBits - 1)) - 1u);
     const uint32_t normal = (size << (23 - F::kMantissa)) + (static_cast<uint32_t>(127 - F::kBias) << 23);
@@ -162,15 +164,26 @@ struct MxTiles {
     part.exponent = payload[place.scale];
   }
   TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
-    const float own = power_of_byte(part.exponent);
+    uint32_t nans = 0;
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) nans |= ((part.codes[s] & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+    float steps[kTileSteps];
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) steps[s] = found_for(s, power_of_byte(part.exponent));
+    if (F::kBits < 8 || F::kMantissa < 3 || nans != 0)
+      get_whole<true>(part, steps, v);
+    else
+      get_whole<false>(part, steps, v);
+    return true;
+  }
+  template <bool kNan>
+  TW_DEVICE static void get_whole(const Part& part, const float (&steps)[kTileSteps], TileValues& v) {
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
-      const float step = found_for(s, own);
       TW_UNROLL
       for (int k = 0; k < 4; ++k)
-        v[s][k] = element_of<F>(part.codes[s] >> k * F::kBits & ((1u << F::kBits) - 1u)) * step;
+        v[s][k] = element_of<F, kNan>(part.codes[s] >> k * F::kBits & ((1u << F::kBits) - 1u)) * steps[s];
     }
-    return true;
   }
 };
 

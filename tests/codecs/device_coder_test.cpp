@@ -215,7 +215,7 @@ class StateBytes final : public StateVisitor {
 // ---- one message after another through both ------------------------------------------------------------------------
 class Twins {
  public:
-  Twins(Random& random, Point point, Device& device, Stream& stream)
+  Twins(Random& random, Point point, Device& device, Stream& stream, int64_t count = 0)
       : random_(random),
         point_(std::move(point)),
         device_(device),
@@ -225,7 +225,7 @@ class Twins {
     const Coder& host = *point_.host;
     const bool eight = host.traits().stateful && stored_in(point_.residual) == ResidualDtype::kInt8;
     const int64_t unit = std::lcm(host.granule(), eight ? kEmaBlock : 1);
-    count_ = random_count(random_);
+    count_ = count > 0 ? count : random_count(random_);
     aligned_ = random_() % 2 == 0;
     first_ = random_() % 2 == 0 ? 0 : unit * within(random_, 1, 3);
     slot_count_ = first_ + count_ + within(random_, 0, 50);
@@ -549,6 +549,24 @@ TEST(DeviceCodecs, SayWhatTheyDoNotCover) {
   EXPECT_TRUE(covered(spec));
   spec.hadamard = true;  // 4095 and 32 have no small multiple in common
   EXPECT_FALSE(covered(spec));
+}
+
+// Of more tiles than one block of threads adds up the squares of.
+TEST(DeviceCodecs, AddUpTheErrorsOfLongMessages) {
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
+  const auto stream = device->make_stream();
+  Random random(4);
+  Point point;
+  point.spec = codec_spec("block_int");
+  point.residual.kind = ResidualKind::kErrorFeedback;
+  const auto codec = make_codec(point.spec).codec;
+  point.host = std::make_unique<Coder>(codec, point.spec, point.residual);
+  point.device = DeviceCoder::make(codec, point.spec, point.residual);
+  Twins twins(random, std::move(point), *device, *stream, 4096 * 1100 + 5);
+  twins.step();
+  twins.settle();
+  twins.compare();
 }
 
 // A flag becomes a number in the sums that are reduced, without the host.

@@ -55,7 +55,8 @@ struct PackJob {
   float* now_scales = nullptr;
   float loss_scale = 1.0f, unscale = 1.0f, beta = 0.0f;
   uint32_t chance0 = 0, chance1 = 0;  // key of what residuals are rounded by
-  // Errors are measured of tiles whose number in the message, plus this, is a multiple of sample_every (0: of none).
+  // Errors are measured of tiles whose number in the piece, plus this, is a multiple of sample_every, a power of two
+  // (0: of none).
   uint64_t sample_phase = 0;
   uint32_t sample_every = 1;
   DeviceTally* tally = nullptr;

@@ -72,7 +72,9 @@ size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View referen
   job.hadamard = p.spec.hadamard;
   job.vectors = job.tile % 4 == 0 && fours(in) && (!p.differences() || fours(reference)) && (!own || fours(own));
   job.tally = tally;
-  job.sample_phase = static_cast<uint64_t>(msg.step) + msg.slot + msg.sequence;
+  static_assert((kSampleEvery & (kSampleEvery - 1)) == 0);
+  job.sample_phase =
+      job.first / static_cast<uint64_t>(job.tile) + static_cast<uint64_t>(msg.step) + msg.slot + msg.sequence;
   job.sample_every = p.inner.lossless ? 0 : kSampleEvery;
   job.loss_scale = msg.loss_scale;
   job.unscale = 1.0f / msg.loss_scale;

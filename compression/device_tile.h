@@ -8,18 +8,26 @@
 
 namespace thinwire {
 
-constexpr int kTileThreads = 256;
+constexpr int kTileThreads = 256, kTileWarps = kTileThreads / kWarp;
 constexpr int kTileSteps = static_cast<int>(kMostDeviceTile) / (4 * kTileThreads);
 
-// Thread t holds elements tile_element(s) + k, k = 0 ... 3, of the tile; those behind its end are 0.
+// Thread t holds elements tile_element(s) + k, k = 0 ... 3, of the tile; those behind its end are 0. A warp holds
+// kWarpElements neighbours, 128 of them each step.
 using TileValues = float[kTileSteps][4];
+constexpr int kWarpElements = kTileSteps * kWarp * 4;
 TW_DEVICE int tile_element(int step) {
-  return (step * kTileThreads + static_cast<int>(threadIdx.x)) * 4;
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  return static_cast<int>(warp * kWarpElements + lane * 4) + step * kWarp * 4;
 }
 
-// Whether any thread holds elements of this step: the same in all of them.
+// Whether a tile of n has element i. (Tiles of kMostDeviceTile have all that threads hold: where n is a constant, so is
+// this.)
+TW_DEVICE bool tile_has(int i, int n) {
+  return n == kMostDeviceTile || i < n;
+}
+// Whether any thread of the warp holds elements of this step: the same in all of them.
 TW_DEVICE bool step_has_any(int step, int n) {
-  return step * kTileThreads * 4 < n;
+  return n == kMostDeviceTile || static_cast<int>(threadIdx.x / kWarp * kWarpElements) + step * kWarp * 4 < n;
 }
 
 // ---- conversions, NaN payloads included ----------------------------------------------------------------------------
@@ -56,21 +64,21 @@ TW_DEVICE uint16_t narrow_bits(float v, int type) {
 TW_DEVICE void load_four(const void* data, int type, int64_t at, int i, int n, bool vectors, float (&x)[4]) {
   if (type == 0) {
     const float* p = static_cast<const float*>(data) + at + i;
-    if (vectors && i + 4 <= n) {
+    if (vectors && tile_has(i + 3, n)) {
       load_values<4>(p, x);
       return;
     }
     TW_UNROLL
-    for (int k = 0; k < 4; ++k) x[k] = i + k < n ? p[k] : 0.0f;
+    for (int k = 0; k < 4; ++k) x[k] = tile_has(i + k, n) ? p[k] : 0.0f;
     return;
   }
   const uint16_t* p = static_cast<const uint16_t*>(data) + at + i;
   uint16_t bits[4] = {};
-  if (vectors && i + 4 <= n) {
+  if (vectors && tile_has(i + 3, n)) {
     load_values<4>(p, bits);
   } else {
     TW_UNROLL
-    for (int k = 0; k < 4; ++k) bits[k] = i + k < n ? p[k] : uint16_t{0};
+    for (int k = 0; k < 4; ++k) bits[k] = tile_has(i + k, n) ? p[k] : uint16_t{0};
   }
   TW_UNROLL
   for (int k = 0; k < 4; ++k) x[k] = widen_bits(bits[k], type);
@@ -78,13 +86,13 @@ TW_DEVICE void load_four(const void* data, int type, int64_t at, int i, int n, b
 TW_DEVICE void store_four(void* data, int type, int64_t at, int i, int n, bool vectors, const float (&x)[4]) {
   if (type == 0) {
     float* p = static_cast<float*>(data) + at + i;
-    if (vectors && i + 4 <= n) {
+    if (vectors && tile_has(i + 3, n)) {
       store_values<4>(p, x);
       return;
     }
     TW_UNROLL
     for (int k = 0; k < 4; ++k) {
-      if (i + k < n) p[k] = x[k];
+      if (tile_has(i + k, n)) p[k] = x[k];
     }
     return;
   }
@@ -92,22 +100,41 @@ TW_DEVICE void store_four(void* data, int type, int64_t at, int i, int n, bool v
   uint16_t bits[4];
   TW_UNROLL
   for (int k = 0; k < 4; ++k) bits[k] = narrow_bits(x[k], type);
-  if (vectors && i + 4 <= n) {
+  if (vectors && tile_has(i + 3, n)) {
     store_values<4>(p, bits);
     return;
   }
   TW_UNROLL
   for (int k = 0; k < 4; ++k) {
-    if (i + k < n) p[k] = bits[k];
+    if (tile_has(i + k, n)) p[k] = bits[k];
   }
 }
-TW_DEVICE void load_tile(const DeviceVector& from, int64_t at, int n, bool vectors, TileValues& x) {
+// (One branch by type around all loads, so that they are on their way together.)
+template <int kType>
+TW_DEVICE void load_steps(const void* data, int64_t at, int n, bool vectors, TileValues& x) {
   TW_UNROLL
-  for (int s = 0; s < kTileSteps; ++s) load_four(from.data, from.type, at, tile_element(s), n, vectors, x[s]);
+  for (int s = 0; s < kTileSteps; ++s) load_four(data, kType, at, tile_element(s), n, vectors, x[s]);
+}
+TW_DEVICE void load_tile(const DeviceVector& from, int64_t at, int n, bool vectors, TileValues& x) {
+  if (from.type == 0)
+    load_steps<0>(from.data, at, n, vectors, x);
+  else if (from.type == 1)
+    load_steps<1>(from.data, at, n, vectors, x);
+  else
+    load_steps<2>(from.data, at, n, vectors, x);
+}
+template <int kType>
+TW_DEVICE void store_steps(void* data, int64_t at, int n, bool vectors, const TileValues& x) {
+  TW_UNROLL
+  for (int s = 0; s < kTileSteps; ++s) store_four(data, kType, at, tile_element(s), n, vectors, x[s]);
 }
 TW_DEVICE void store_tile(const DeviceVector& to, int64_t at, int n, bool vectors, const TileValues& x) {
-  TW_UNROLL
-  for (int s = 0; s < kTileSteps; ++s) store_four(to.data, to.type, at, tile_element(s), n, vectors, x[s]);
+  if (to.type == 0)
+    store_steps<0>(to.data, at, n, vectors, x);
+  else if (to.type == 1)
+    store_steps<1>(to.data, at, n, vectors, x);
+  else
+    store_steps<2>(to.data, at, n, vectors, x);
 }
 
 // kBytes bytes of payload, lowest first, at any address; the last `left` of them where there are fewer.
@@ -162,6 +189,52 @@ TW_DEVICE void load_codes(const uint8_t* codes, int i, int n, uint32_t (&q)[4]) 
   for (int k = 0; k < 4; ++k) q[k] = word >> k * kBits & kMask;
 }
 
+// The same of a whole tile whose codes begin at a multiple of four bytes.
+template <int kBytes>
+TW_DEVICE void store_whole(uint8_t* p, uint32_t word) {
+  if constexpr (kBytes == 2 || kBytes == 4) {
+    Raw<kBytes> raw;
+    memcpy(&raw, &word, kBytes);
+    store_raw<kBytes>(p, raw);
+  } else {
+    store_payload<kBytes>(p, word, kBytes);
+  }
+}
+template <int kBytes>
+TW_DEVICE uint32_t load_whole(const uint8_t* p) {
+  if constexpr (kBytes == 2) {
+    return *reinterpret_cast<const uint16_t*>(p);  // widened by the load itself: nothing waits for it here
+  } else if constexpr (kBytes == 4) {
+    return *reinterpret_cast<const uint32_t*>(p);
+  } else {
+    return load_payload<kBytes>(p, kBytes);
+  }
+}
+// Where in the tile's codes those of this thread begin, and how far the next step's are.
+template <int kBits>
+TW_DEVICE unsigned own_codes() {
+  return (threadIdx.x / kWarp * (kWarpElements / 4) + threadIdx.x % kWarp) * (kBits / 2);
+}
+template <int kBits>
+constexpr int kStepCodes = kWarp* kBits / 2;
+// own: codes + own_codes().
+template <int kBits>
+TW_DEVICE void store_whole_codes(uint8_t* own, int s, const uint32_t (&q)[4]) {
+  constexpr uint32_t kMask = (1u << kBits) - 1u;
+  store_whole<kBits / 2>(own + s * kStepCodes<kBits>, (q[0] & kMask) | (q[1] & kMask) << kBits |
+                                                          (q[2] & kMask) << 2 * kBits | (q[3] & kMask) << 3 * kBits);
+}
+template <int kBits>
+TW_DEVICE void load_whole_codes(const uint8_t* own, uint32_t (&words)[kTileSteps]) {
+  TW_UNROLL
+  for (int s = 0; s < kTileSteps; ++s) words[s] = load_whole<kBits / 2>(own + s * kStepCodes<kBits>);
+}
+
+// What a thread reads of a payload, in bytes from its begin: its codes, and the scale that it answers for.
+struct PartPlace {
+  int64_t codes = 0, scale = 0;
+};
+
 // ---- the transform -------------------------------------------------------------------------------------------------
 // hadamard32() of the tile: eight neighbouring threads hold a block. All threads call.
 TW_DEVICE void hadamard_tile(TileValues& v, int n) {
@@ -173,16 +246,13 @@ TW_DEVICE void hadamard_tile(TileValues& v, int n) {
     for (int k = 0; k < 4; ++k) t[k] = v[s][k];
     TW_UNROLL
     for (int lanes = 4; lanes > 0; lanes /= 2) {
-      const bool upper = (threadIdx.x & static_cast<unsigned>(lanes)) != 0;
+      const float sign = (threadIdx.x & static_cast<unsigned>(lanes)) != 0 ? -1.0f : 1.0f;
       TW_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        const float other = shuffle_xor(t[k], lanes);
-        t[k] = upper ? other - t[k] : t[k] + other;
-      }
+      for (int k = 0; k < 4; ++k) t[k] = fmaf(t[k], sign, shuffle_xor(t[k], lanes));  // one rounding: +-t + other
     }
     const float a = t[0] + t[2], b = t[1] + t[3], c = t[0] - t[2], d = t[1] - t[3];
     t[0] = a + b, t[1] = a - b, t[2] = c + d, t[3] = c - d;
-    if (tile_element(s) / 32 * 32 + 32 <= n) {
+    if (tile_has(tile_element(s) | 31, n)) {
       TW_UNROLL
       for (int k = 0; k < 4; ++k) v[s][k] = t[k] * 0.17677669529663687f;  // 1 / sqrt(32)
     }
@@ -210,12 +280,12 @@ TW_DEVICE void raise_maxima(unsigned* slots, const uint32_t (&keys)[4], int i, i
   }
   uint32_t most = 0;
   TW_UNROLL
-  for (int k = 0; k < 4; ++k) most = i + k < n && keys[k] > most ? keys[k] : most;
+  for (int k = 0; k < 4; ++k) most = tile_has(i + k, n) && keys[k] > most ? keys[k] : most;
   for (int l = 1; l < lanes; l *= 2) {
     const uint32_t other = shuffle_xor(most, l);
     most = other > most ? other : most;
   }
-  if (static_cast<int>(threadIdx.x) % lanes == 0 && i < n) atomic_max(slots + i / block, most);
+  if (static_cast<int>(threadIdx.x) % lanes == 0 && tile_has(i, n)) atomic_max(slots + i / block, most);
 }
 
 // ---- random numbers ------------------------------------------------------------------------------------------------

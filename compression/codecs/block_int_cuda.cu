@@ -58,10 +58,32 @@ TW_DEVICE void write_scale(uint8_t* to, BlockScale scale, float v) {
   else
     store_payload<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16, 2);
 }
+// The same in whole tiles.
+TW_DEVICE void write_whole_scale(uint8_t* to, BlockScale scale, float v) {
+  const uint32_t bits = bits_of(v);
+  if (scale == BlockScale::kFp32)
+    store_whole<4>(to, bits);
+  else if (scale == BlockScale::kE8m0)
+    to[0] = static_cast<uint8_t>(bits >> 23);
+  else
+    store_whole<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16);
+}
+// What scale_bits() would load `at` bytes behind a multiple of four, out of the word that it lies in.
+TW_DEVICE uint32_t scale_in_word(uint32_t word, int at, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return word;
+  return word >> at % 4 * 8 & (scale == BlockScale::kE8m0 ? 0xffu : 0xffffu);
+}
+TW_DEVICE uint32_t scale_bits(const uint8_t* from, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return load_payload<4>(from, 4);
+  return scale == BlockScale::kE8m0 ? from[0] : load_payload<2>(from, 2);
+}
+TW_DEVICE float scale_of_bits(uint32_t bits, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return float_of_bits(bits);
+  if (scale == BlockScale::kE8m0) return power_of_byte(bits);
+  return widen_bits(static_cast<uint16_t>(bits), scale == BlockScale::kFp16 ? 2 : 1);
+}
 TW_DEVICE float read_scale(const uint8_t* from, BlockScale scale) {
-  if (scale == BlockScale::kFp32) return float_of_bits(load_payload<4>(from, 4));
-  if (scale == BlockScale::kE8m0) return power_of_byte(from[0]);
-  return widen_bits(static_cast<uint16_t>(load_payload<2>(from, 2)), scale == BlockScale::kFp16 ? 2 : 1);
+  return scale_of_bits(scale_bits(from, scale), scale);
 }
 
 // Floats as integers that are ordered alike.
@@ -77,7 +99,9 @@ template <int kBits, bool kAsymmetric>
 struct IntTiles {
   static constexpr const char *kPack = "pack block_int", *kAbsorb = "absorb block_int";
   static constexpr float kHalf = 1 << (kBits - 1);
-  int block, lanes;
+  static constexpr float kWhole =
+      0x1.8p23f;  // a number that is added to it is rounded, and ends its bits as an integer
+  int block, lanes, shift;
   BlockScale scale;
   bool stochastic;
   uint32_t key0 = 0, key1 = 0;
@@ -94,6 +118,7 @@ struct IntTiles {
     return tiles;
   }
   TW_DEVICE int record() const { return scale_bytes(scale) * (kAsymmetric ? 2 : 1); }
+  TW_DEVICE int step_in_record() const { return kAsymmetric ? scale_bytes(scale) : 0; }
 
   struct Scale {
     float step, inverse, offset;
@@ -112,8 +137,8 @@ struct IntTiles {
       s.step = storable_step<kBits>(wider > 0.0f ? wider : 0.0f, scale);
     } else {
       const float largest = value_of_key(key);
-      s.step = storable_step<kBits>(float_of_bits(bits_of(largest) & 0x7fffffffu) / (stochastic ? kHalf - 1.0f : kHalf),
-                                    scale);
+      const float most = float_of_bits(bits_of(largest) & 0x7fffffffu);
+      s.step = storable_step<kBits>(stochastic ? most / (kHalf - 1.0f) : most * (1.0f / kHalf), scale);
       // The sign that is not the element's: -2^(b-1) times it is the element.
       if (!stochastic && scale != BlockScale::kE8m0 && s.step != 0.0f)
         s.step = float_of_bits(bits_of(s.step) | (~bits_of(largest) & 0x80000000u));
@@ -123,17 +148,25 @@ struct IntTiles {
     return s;
   }
 
-  TW_DEVICE int code_of(float v, uint32_t chance) const {
-    if (stochastic) v = floorf(v + fmaf(static_cast<float>(chance), 0x1p-16f, 0x1p-17f));
-    // What the blocks of a NaN scale leave behind on the CPU, too.
-    if (is_nan(v)) return -(1 << (kBits - 1));
-    v = rintf(v);
-    v = v > -kHalf ? v : -kHalf;
-    v = v < kHalf - 1.0f ? v : kHalf - 1.0f;
-    return static_cast<int>(v);
+  // kWhole + code. The maximum turns NaN into the lowest code: what the blocks of a NaN scale leave behind on the CPU.
+  template <bool kStochastic>
+  TW_DEVICE static float coded(float v, uint32_t chance) {
+    if constexpr (kStochastic) v = floorf(v + fmaf(static_cast<float>(chance), 0x1p-16f, 0x1p-17f));
+    return fminf(fmaxf(v, -kHalf), kHalf - 1.0f) + kWhole;
   }
-  TW_DEVICE static float decoded_of(int code, float step, float offset) {
-    const float level = static_cast<float>(code);
+  // The level of code k of four, each of which has grown by kHalf: as the last bits of a float from 2^23 on.
+  TW_DEVICE static float level_of(uint32_t codes, int k) {
+    constexpr uint32_t kLarge = 0x4b000000;  // 2^23
+    uint32_t bits;
+    if constexpr (kBits == 8)
+      bits = pick_bytes(codes, kLarge, 0x7440u | static_cast<uint32_t>(k));
+    else if constexpr (kBits == 4)
+      bits = pick_bytes((k % 2 == 0 ? codes : codes >> 4) & 0x0f0fu, kLarge, 0x7440u | static_cast<uint32_t>(k / 2));
+    else
+      bits = (codes >> k * kBits & ((1u << kBits) - 1u)) | kLarge;
+    return float_of_bits(bits) - (0x1p23f + kHalf);
+  }
+  TW_DEVICE static float decoded_of(float level, float step, float offset) {
     if constexpr (!kAsymmetric) return level * step;
     // The largest levels of a block that spans the floats may round to infinity; NaN passes both bounds.
     float v = fmaf(level, step, offset);
@@ -195,9 +228,9 @@ struct IntTiles {
         const int b = (i + k) / block;
         const float offset = kAsymmetric ? offsets[b] : 0.0f;
         const float x = kAsymmetric ? v[s][k] - offset : v[s][k];
-        const int code = code_of(x * inverses[b], chance[k]);
-        q[k] = static_cast<uint32_t>(code);
-        if (decoded) v[s][k] = decoded_of(code, steps[b], offset);
+        const float y = x * inverses[b], code = stochastic ? coded<true>(y, chance[k]) : coded<false>(y, 0);
+        q[k] = bits_of(code);
+        if (decoded) v[s][k] = decoded_of(code - kWhole, steps[b], offset);
       }
       store_codes<kBits>(codes, i, n, q);
     }
@@ -224,21 +257,102 @@ struct IntTiles {
           good = good && !is_infinite(step) && !is_infinite(offset);
         }
         const int code = static_cast<int>(q[k] << (32 - kBits)) >> (32 - kBits);
-        v[s][k] = decoded_of(code, step, offset);
+        v[s][k] = decoded_of(static_cast<float>(code), step, offset);
       }
     }
     return good;
+  }
+
+  // ---- whole tiles
+  bool takes_whole() const { return shift > 0; }
+
+  TW_DEVICE bool encode_whole(TileValues& v, uint64_t first, uint8_t* out, bool decoded) const {
+    uint32_t keys[kTileSteps], lows[kTileSteps], highs[kTileSteps];  // lows: of complements
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      keys[s] = largest_key(v[s]);
+      lows[s] = highs[s] = 0;
+      TW_UNROLL
+      for (int k = 0; kAsymmetric && k < 4; ++k) {
+        const uint32_t order = ordered(v[s][k]);
+        lows[s] = ~order > lows[s] ? ~order : lows[s];
+        highs[s] = order > highs[s] ? order : highs[s];
+      }
+    }
+    block_maxima(keys, shift);
+    if constexpr (kAsymmetric) block_maxima(lows, shift), block_maxima(highs, shift);
+    const Scale own = scale_of(own_key(keys), kAsymmetric ? of_ordered(~own_key(lows)) : 0.0f,
+                               kAsymmetric ? of_ordered(own_key(highs)) : 0.0f);
+    if (writes_scale(shift)) {
+      uint8_t* to = out + own_block(shift) * record();
+      if constexpr (kAsymmetric) write_whole_scale(to, scale, own.offset);
+      write_whole_scale(kAsymmetric ? to + record() / 2 : to, scale, own.step);
+    }
+    uint8_t* codes = out + (kMostDeviceTile >> shift) * record() + own_codes<kBits>();
+    if (stochastic)
+      put_whole<true, true>(v, first, own, codes);
+    else if (decoded)
+      put_whole<false, true>(v, first, own, codes);
+    else
+      put_whole<false, false>(v, first, own, codes);
+    return own.wrong;
+  }
+  template <bool kStochastic, bool kDecoded>
+  TW_DEVICE void put_whole(TileValues& v, uint64_t first, const Scale& own, uint8_t* codes) const {
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      uint32_t chance[4] = {}, q[4];
+      if constexpr (kStochastic)
+        draw_four(key0, key1, first + static_cast<uint64_t>(tile_element(s)), kRounding, chance);
+      const float inverse = found_for(s, own.inverse), offset = kAsymmetric ? found_for(s, own.offset) : 0.0f;
+      const float step = kDecoded ? found_for(s, own.step) : 0.0f;
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        const float x = kAsymmetric ? v[s][k] - offset : v[s][k];
+        const float code = coded<kStochastic>(x * inverse, chance[k]);
+        q[k] = bits_of(code);
+        if constexpr (kDecoded) v[s][k] = decoded_of(code - kWhole, step, offset);
+      }
+      store_whole_codes<kBits>(codes, s, q);
+    }
+  }
+
+  struct Part {
+    uint32_t codes[kTileSteps];
+    uint32_t step, offset;  // the words that those of the block lie in that this thread answers for
+  };
+  TW_DEVICE PartPlace part_place() const {
+    return {(kMostDeviceTile >> shift) * record() + own_codes<kBits>(), own_block(shift) * record()};
+  }
+  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
+    load_whole_codes<kBits>(payload + place.codes, part.codes);
+    part.offset = kAsymmetric ? load_whole<4>(payload + place.scale / 4 * 4) : 0u;
+    part.step = load_whole<4>(payload + (place.scale + step_in_record()) / 4 * 4);
+  }
+  TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
+    constexpr uint32_t kSigns = (1u + (1u << kBits) + (1u << 2 * kBits) + (1u << 3 * kBits)) << (kBits - 1);
+    const int at = own_block(shift) * record();
+    const uint32_t step_bits = scale_in_word(part.step, at + step_in_record(), scale);
+    const float own = scale_of_bits(step_bits, scale) + 0.0f;  // -0 counts as 0
+    const float own_offset = kAsymmetric ? scale_of_bits(scale_in_word(part.offset, at, scale), scale) : 0.0f;
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const float step = found_for(s, own), offset = kAsymmetric ? found_for(s, own_offset) : 0.0f;
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) v[s][k] = decoded_of(level_of(part.codes[s] ^ kSigns, k), step, offset);
+    }
+    return !is_infinite(own) && !is_infinite(own_offset);
   }
 };
 
 template <int kBits>
 std::unique_ptr<DeviceCodec> made(const BlockIntForm& form) {
-  const int block = static_cast<int>(form.block), lanes = lanes_of_block(form.block);
+  const int block = static_cast<int>(form.block), lanes = lanes_of_block(form.block), shift = whole_shift(form.block);
   if (form.asymmetric)
     return std::make_unique<TileCodec<IntTiles<kBits, true>>>(
-        IntTiles<kBits, true>{block, lanes, form.scale, form.stochastic});
+        IntTiles<kBits, true>{block, lanes, shift, form.scale, form.stochastic});
   return std::make_unique<TileCodec<IntTiles<kBits, false>>>(
-      IntTiles<kBits, false>{block, lanes, form.scale, form.stochastic});
+      IntTiles<kBits, false>{block, lanes, shift, form.scale, form.stochastic});
 }
 
 }  // namespace

@@ -92,6 +92,51 @@ struct CastTiles {
     }
     return true;
   }
+
+  // ---- whole tiles
+  bool takes_whole() const { return true; }
+
+  TW_DEVICE bool encode_whole(TileValues& v, uint64_t, uint8_t* out, bool) const {
+    bool bad = false;
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      uint32_t q[4];
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        bad = bad || (bits_of(v[s][k]) & 0x7fffffffu) >= Format::kBadFrom;
+        q[k] = Format::put(v[s][k]);
+        v[s][k] = Format::get(q[k]);
+      }
+      if constexpr (kBytes == 1) {
+        store_whole_codes<8>(out + own_codes<8>(), s, q);
+      } else {
+        const uint32_t words[2] = {q[0] | q[1] << 16, q[2] | q[3] << 16};
+        store_values<2>(reinterpret_cast<uint32_t*>(out) + tile_element(s) / 2, words);
+      }
+    }
+    return bad;
+  }
+
+  struct Part {
+    uint32_t codes[kTileSteps][kBytes];
+  };
+  TW_DEVICE PartPlace part_place() const { return {tile_element(0) * kBytes, 0}; }
+  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s)
+      load_values<kBytes>(reinterpret_cast<const uint32_t*>(payload + place.codes) + s * kWarp * kBytes, part.codes[s]);
+  }
+  TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        const uint32_t code = part.codes[s][k * kBytes / 4] >> k * Format::kBits % 32;
+        v[s][k] = Format::get(code & ((1u << Format::kBits) - 1u));
+      }
+    }
+    return true;
+  }
 };
 
 template <typename Format>

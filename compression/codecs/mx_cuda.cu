@@ -33,13 +33,15 @@ TW_DEVICE uint32_t signed_code(float v) {
   const uint32_t bits = is_nan(v) ? 0u : bits_of(v);
   return small_code<F>(bits & 0x7fffffffu) | bits >> 31 << (F::kBits - 1);
 }
-template <typename F>
+// kNan: codes may be those of NaN, which of these types E4M3 has.
+template <typename F, bool kNan = true>
 TW_DEVICE float element_of(uint32_t code) {
   if constexpr (F::kBits == 8 && F::kMantissa == 2) {
     return exact_half(static_cast<uint16_t>(code << 8));
   } else if constexpr (F::kBits == 8) {
-    const float v = exact_half(static_cast<uint16_t>((code & 0x80u) << 8 | (code & 0x7fu) << 7)) * 0x1p8f;
-    return fabsf(v) == 480.0f ? float_of_bits(0x7fc00000u) : v;
+    const auto spread = static_cast<uint32_t>(static_cast<int>(code << 24) >> 4);  // the sign again in four bits
+    const float v = float_of_bits(spread & 0x87f00000u) * 0x1p120f;                // by what the exponents differ
+    return kNan && (code & 0x7fu) == 0x7fu ? float_of_bits(0x7fc00000u) : v;
   } else {
     const uint32_t size = code & ((1u << (F::kBits - 1)) - 1u);
     const uint32_t normal = (size << (23 - F::kMantissa)) + (static_cast<uint32_t>(127 - F::kBias) << 23);
@@ -84,6 +86,18 @@ struct MxTiles {
   size_t shared_bytes(int64_t) const { return 2 * kBlocks * sizeof(float); }
   MxTiles for_message(const Msg&) const { return *this; }
 
+  struct Scale {
+    uint32_t exponent;
+    float inverse;
+    bool wrong;
+  };
+  TW_DEVICE static Scale scale_of(uint32_t key) {
+    if (key >= kBadKey) return {255u, float_of_bits(0x7fc00000u), true};
+    const int exponent = static_cast<int>(key >> 24) - F::kMaxExponent;
+    const uint32_t e = exponent < 0 ? 0u : static_cast<uint32_t>(exponent);
+    return {e, float_of_bits((254u - e) << 23), false};
+  }
+
   TW_DEVICE bool encode(unsigned char* shared, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
     const int blocks = (n + kBlock - 1) / kBlock;
     auto* keys = reinterpret_cast<unsigned*>(shared);
@@ -93,14 +107,11 @@ struct MxTiles {
     bool bad = false;
     const int b = static_cast<int>(threadIdx.x);
     if (b < blocks) {
-      const uint32_t key = keys[b];
-      const int exponent = static_cast<int>(key >> 24) - F::kMaxExponent;
-      uint32_t e = exponent < 0 ? 0u : static_cast<uint32_t>(exponent), inverse = (254u - e) << 23;
-      bad = key >= kBadKey;
-      if (bad) e = 255u, inverse = 0x7fc00000u;
-      inverses[b] = float_of_bits(inverse);
-      steps[b] = power_of_byte(e);
-      out[b] = static_cast<uint8_t>(e);
+      const Scale scale = scale_of(keys[b]);
+      bad = scale.wrong;
+      inverses[b] = scale.inverse;
+      steps[b] = power_of_byte(scale.exponent);
+      out[b] = static_cast<uint8_t>(scale.exponent);
     }
     __syncthreads();
     put_codes<F, kBlock>(v, n, inverses, steps, out + blocks);
@@ -114,6 +125,65 @@ struct MxTiles {
       get_codes<F>(in + (n + kBlock - 1) / kBlock, s, n, i < n ? power_of_byte(in[i / kBlock]) : 0.0f, v);
     }
     return true;
+  }
+
+  // ---- whole tiles
+  static constexpr int kShift = 5;
+  bool takes_whole() const { return true; }
+
+  TW_DEVICE bool encode_whole(TileValues& v, uint64_t, uint8_t* out, bool decoded) const {
+    uint32_t keys[kTileSteps];
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) keys[s] = largest_key(v[s]);
+    block_maxima(keys, kShift);
+    const Scale own = scale_of(own_key(keys));
+    if (writes_scale(kShift)) out[own_block(kShift)] = static_cast<uint8_t>(own.exponent);
+    uint8_t* codes = out + kBlocks + own_codes<F::kBits>();
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const float inverse = found_for(s, own.inverse);
+      const float step = decoded ? found_for(s, power_of_byte(own.exponent)) : 0.0f;
+      uint32_t q[4];
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        q[k] = signed_code<F>(v[s][k] * inverse);
+        if (decoded) v[s][k] = element_of<F>(q[k]) * step;
+      }
+      store_whole_codes<F::kBits>(codes, s, q);
+    }
+    return own.wrong;
+  }
+
+  struct Part {
+    uint32_t codes[kTileSteps];
+    uint32_t exponent;  // of the block that this thread answers for
+  };
+  TW_DEVICE PartPlace part_place() const { return {kBlocks + own_codes<F::kBits>(), own_block(kShift)}; }
+  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
+    load_whole_codes<F::kBits>(payload + place.codes, part.codes);
+    part.exponent = payload[place.scale];
+  }
+  TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
+    uint32_t nans = 0;
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) nans |= ((part.codes[s] & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+    float steps[kTileSteps];
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) steps[s] = found_for(s, power_of_byte(part.exponent));
+    if (F::kBits < 8 || F::kMantissa < 3 || nans != 0)
+      get_whole<true>(part, steps, v);
+    else
+      get_whole<false>(part, steps, v);
+    return true;
+  }
+  template <bool kNan>
+  TW_DEVICE static void get_whole(const Part& part, const float (&steps)[kTileSteps], TileValues& v) {
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k)
+        v[s][k] = element_of<F, kNan>(part.codes[s] >> k * F::kBits & ((1u << F::kBits) - 1u)) * steps[s];
+    }
   }
 };
 

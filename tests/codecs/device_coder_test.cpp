@@ -75,7 +75,7 @@ CodecSpec random_spec(Random& random, const std::string& family) {
     return codec_spec("zfp",
                       {{"rate", random() % 2 == 0 ? pick(random, {2.25, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0})
                                                   : 2.25 + 29.75 * static_cast<double>(random() % 1000) / 999.0}});
-  const int64_t block = random() % 2 == 0   ? pick<int64_t>(random, {16, 32, 64, 128, 256, 1024, 2048, 4096})
+  const int64_t block = random() % 2 == 0   ? pick<int64_t>(random, {16, 32, 64, 128, 256, 512, 1024, 2048, 4096})
                         : random() % 2 == 0 ? within(random, 2, 40)
                                             : within(random, 2, 4096);
   if (family == "e3m0") return codec_spec("e3m0", {{"block", block}});
@@ -157,7 +157,7 @@ std::vector<float> random_values(Random& random, int64_t n, bool strange) {
 
 int64_t random_count(Random& random) {
   const auto way = random() % 20;
-  if (way == 0) return within(random, 4090, 9000);
+  if (way < 4) return way == 0 ? within(random, 4090, 9000) : pick<int64_t>(random, {4096, 8192, 8200});
   return way < 4 ? within(random, 500, 2000) : within(random, 1, 300);
 }
 
@@ -216,7 +216,7 @@ class StateBytes final : public StateVisitor {
 // ---- one message after another through both ------------------------------------------------------------------------
 class Twins {
  public:
-  Twins(Random& random, Point point, Device& device, Stream& stream)
+  Twins(Random& random, Point point, Device& device, Stream& stream, int64_t count = 0)
       : random_(random),
         point_(std::move(point)),
         device_(device),
@@ -226,7 +226,8 @@ class Twins {
     const Coder& host = *point_.host;
     const bool eight = host.traits().stateful && stored_in(point_.residual) == ResidualDtype::kInt8;
     const int64_t unit = std::lcm(host.granule(), eight ? kEmaBlock : 1);
-    count_ = random_count(random_);
+    count_ = count > 0 ? count : random_count(random_);
+    aligned_ = random_() % 2 == 0;
     first_ = random_() % 2 == 0 ? 0 : unit * within(random_, 1, 3);
     slot_count_ = first_ + count_ + within(random_, 0, 50);
     in_type_ = random_type();
@@ -237,7 +238,7 @@ class Twins {
     msg_.step = within(random_, 0, 100), msg_.rank = static_cast<int>(random_() % 4), msg_.ranks = 4;
     if (host.value_difference()) {
       replica_ = as_dtype(random_values(random_, count_, false), replica_type_);
-      device_replica_.emplace(device_, replica_, size_of(replica_type_) * (random_() % 4));
+      device_replica_.emplace(device_, replica_, shift(size_of(replica_type_)));
     }
   }
 
@@ -250,9 +251,9 @@ class Twins {
     msg_.sequence = static_cast<uint32_t>(random_() % 3);
     const Bytes in = as_dtype(random_values(random_, count_, strange), in_type_);
     Message m;
-    m.in.emplace(device_, in, size_of(in_type_) * (random_() % 4));
+    m.in.emplace(device_, in, shift(size_of(in_type_)));
     const size_t room = host.wire_bytes(count_, in_type_);
-    m.payload.emplace(device_, room, random_() % 4 * (host.traits().alias ? size_of(in_type_) : 1));
+    m.payload.emplace(device_, room, shift(host.traits().alias ? size_of(in_type_) : 1));
     m.host_payload.resize(room);
     View own, device_own;
     Bytes host_own;
@@ -261,7 +262,7 @@ class Twins {
     } else if (host.keeps_decoded(msg_) && random_() % 2 == 0) {
       m.own_type = random_type();
       host_own.resize(static_cast<size_t>(count_) * size_of(m.own_type), std::byte{0xCC});
-      m.own.emplace(device_, host_own, size_of(m.own_type) * (random_() % 2));
+      m.own.emplace(device_, host_own, shift(size_of(m.own_type)));
       own = View(host_own.data(), m.own_type, {count_}), device_own = m.own->view(m.own_type);
     }
     const View reference = host.value_difference() ? own : View();
@@ -294,7 +295,7 @@ class Twins {
     Sum sum;
     sum.type = differences ? replica_type_ : random_type();
     sum.host = differences ? replica_ : as_dtype(random_values(random_, count_, false), sum.type);
-    sum.out.emplace(device_, sum.host, size_of(sum.type) * (random_() % 4));
+    sum.out.emplace(device_, sum.host, shift(size_of(sum.type)));
     const bool accumulate = random_() % 2 == 0;
     const auto most = differences ? 1 : random_() % 40 == 0 ? 140 : within(random_, 0, 4);
     for (int64_t i = 0; i < most; ++i) {
@@ -307,7 +308,7 @@ class Twins {
       } else {
         const DType type = random_type();
         plain_.push_back(std::make_unique<Bytes>(as_dtype(random_values(random_, count_, false), type)));
-        device_plain_.push_back(std::make_unique<Buffer>(device_, *plain_.back(), size_of(type) * (random_() % 4)));
+        device_plain_.push_back(std::make_unique<Buffer>(device_, *plain_.back(), shift(size_of(type))));
         shares.push_back({{}, View(plain_.back()->data(), type, {count_}), rank});
         device_shares.push_back({{}, device_plain_.back()->view(type), rank});
       }
@@ -381,6 +382,8 @@ class Twins {
     std::optional<Buffer> out;
     DType type = DType::f32;
   };
+  // Where a buffer begins. Half of the cases have whole tiles that vectors reach, if they have whole tiles.
+  size_t shift(size_t element) { return aligned_ ? 0 : element * (random_() % 4); }
   DType random_type() { return pick(random_, {DType::f32, DType::f32, DType::bf16, DType::f16}); }
   DeviceTally* tally() { return reinterpret_cast<DeviceTally*>(tally_.data()); }
 
@@ -391,6 +394,7 @@ class Twins {
   Exec exec_;
   Buffer tally_;
   int64_t count_ = 0, first_ = 0, slot_count_ = 0;
+  bool aligned_ = false;
   DType in_type_ = DType::f32, replica_type_ = DType::f32;
   std::unique_ptr<CompressionState> host_state_, device_state_;
   Bytes replica_;
@@ -546,6 +550,24 @@ TEST(DeviceCodecs, SayWhatTheyDoNotCover) {
   EXPECT_TRUE(covered(spec));
   spec.hadamard = true;  // 4095 and 32 have no small multiple in common
   EXPECT_FALSE(covered(spec));
+}
+
+// Of more tiles than one block of threads adds up the squares of.
+TEST(DeviceCodecs, AddUpTheErrorsOfLongMessages) {
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
+  const auto stream = device->make_stream();
+  Random random(4);
+  Point point;
+  point.spec = codec_spec("block_int");
+  point.residual.kind = ResidualKind::kErrorFeedback;
+  const auto codec = make_codec(point.spec).codec;
+  point.host = std::make_unique<Coder>(codec, point.spec, point.residual);
+  point.device = DeviceCoder::make(codec, point.spec, point.residual);
+  Twins twins(random, std::move(point), *device, *stream, 4096 * 1100 + 5);
+  twins.step();
+  twins.settle();
+  twins.compare();
 }
 
 // A flag becomes a number in the sums that are reduced, without the host.

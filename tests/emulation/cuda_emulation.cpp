@@ -58,7 +58,7 @@ struct Fiber {
   void* saved = nullptr;
   void* fake_stack = nullptr;  // AddressSanitizer's
   At at = At::kEnd;
-  int where = 0;  // line of the barrier, or lanes of the shuffle
+  int where = 0;  // line of the barrier, or site of the shuffle
   uint64_t words[2] = {};
   int turn = 0;  // shuffles so far, modulo 2: a word stays readable until the lane's next but one
 };
@@ -251,7 +251,7 @@ void block_barrier(int line) {
   to_scheduler(m);
 }
 
-uint64_t exchange(uint64_t word, int lanes) {
+uint64_t exchange(uint64_t word, int from, int site) {
   Machine& m = machine();
   Fiber& mine = *m.running;
   const unsigned index = m.index, warp = index / kWarp * kWarp;
@@ -259,9 +259,9 @@ uint64_t exchange(uint64_t word, int lanes) {
   mine.turn ^= 1;
   mine.words[turn] = word;
   mine.at = At::kWarp;
-  mine.where = lanes;
+  mine.where = site;
   to_scheduler(m);
-  return m.fibers[warp + ((index % kWarp) ^ static_cast<unsigned>(lanes))]->words[turn];
+  return m.fibers[warp + static_cast<unsigned>(from)]->words[turn];
 }
 
 void run_grid(const char* what, int64_t grid_x, int64_t grid_y, int threads, size_t shared,

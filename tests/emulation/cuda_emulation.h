@@ -52,8 +52,8 @@ extern thread_local Index3 thread_index, block_index, block_size, grid_size;
 void* shared_array(const void* site, size_t bytes);
 unsigned char* dynamic_shared();
 void block_barrier(int line);
-// Deposits a word and returns that of lane (own lane xor lanes), when all lanes of the warp have called.
-uint64_t exchange(uint64_t word, int lanes);
+// Deposits a word and returns that of lane `from`, when all lanes of the warp have called with the same `site`.
+uint64_t exchange(uint64_t word, int from, int site);
 
 // Calls body() once per thread of the grid.
 void run_grid(const char* what, int64_t grid_x, int64_t grid_y, int threads, size_t shared,
@@ -70,12 +70,27 @@ int64_t launches();
 #define gridDim ::thinwire::emulation::grid_size
 
 template <typename T>
-T shuffle_xor(T value, int lanes) {
+T shuffle(T value, int from, int site) {
   static_assert(sizeof(T) <= 8);
   uint64_t word = 0;
   std::memcpy(&word, &value, sizeof value);
-  word = emulation::exchange(word, lanes);
+  word = emulation::exchange(word, from, site);
   std::memcpy(&value, &word, sizeof value);
+  return value;
+}
+template <typename T>
+T shuffle_xor(T value, int lanes) {
+  return shuffle(value, static_cast<int>(threadIdx.x % kWarp) ^ lanes, lanes);
+}
+template <typename T>
+T shuffle_from(T value, int lane) {
+  return shuffle(value, lane, kWarp);
+}
+inline unsigned warp_max(unsigned value) {
+  for (int lanes = 1; lanes < kWarp; lanes *= 2) {
+    const unsigned other = shuffle_xor(value, lanes);
+    value = other > value ? other : value;
+  }
   return value;
 }
 
@@ -103,6 +118,12 @@ void store_raw(void* p, const Raw<kBytes>& r) {
   std::memcpy(p, &r, sizeof r);
 }
 
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t picks) {
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(bytes >> (picks >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return word;
+}
 inline float float_of_bits(uint32_t bits) {
   return std::bit_cast<float>(bits);
 }

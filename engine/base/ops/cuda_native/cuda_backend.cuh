@@ -30,6 +30,14 @@ TW_DEVICE T shuffle_xor(T value, int lanes) {
   return __shfl_xor_sync(0xffffffffu, value, lanes);
 }
 
+template <typename T>
+TW_DEVICE T shuffle_from(T value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+TW_DEVICE unsigned warp_max(unsigned value) {
+  return __reduce_max_sync(0xffffffffu, value);
+}
+
 TW_DEVICE void atomic_or(unsigned* word, unsigned bits) {
   atomicOr(word, bits);
 }
@@ -82,6 +90,9 @@ TW_DEVICE void store_raw(void* p, const Raw<kBytes>& r) {
   }
 }
 
+TW_DEVICE uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t picks) {
+  return __byte_perm(a, b, picks);
+}
 TW_DEVICE float float_of_bits(uint32_t bits) {
   return __uint_as_float(bits);
 }

@@ -43,18 +43,12 @@ DeviceTraffic::DeviceTraffic(Device& device, const Open& open, const Options& op
   TW_CHECK(calls_ != nullptr, "no NCCL in this build");
   scratch_ = static_cast<char*>(device.allocate(static_cast<size_t>(options.scratch_bytes)));
   tallies_ = static_cast<char*>(device.allocate(3 * kTallies));
-  const auto all = [this](auto&& visit) {
+  watch_ = std::make_unique<DeviceWatch>(options.watch, [this] {
     const std::lock_guard lock(handles_mutex_);
-    for (NcclCalls::Handle handle : handles_) visit(handle);
-  };
-  watch_ = std::make_unique<DeviceWatch>(
-      options.watch,
-      [this, all] {
-        std::string fault;
-        all([&](NcclCalls::Handle handle) { fault = fault.empty() ? calls_->fault(handle) : fault; });
-        return fault;
-      },
-      [this, all] { all([&](NcclCalls::Handle handle) { calls_->abort(handle); }); });
+    std::string fault;
+    for (size_t i = 0; i < handles_.size() && fault.empty(); ++i) fault = calls_->fault(handles_[i]);
+    return fault;
+  });
 }
 
 DeviceTraffic::~DeviceTraffic() {

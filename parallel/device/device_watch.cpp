@@ -29,8 +29,8 @@ void describe(std::ostream& out, const OperationNote& note) {
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(Options options, std::function<std::string()> fault, std::function<void()> abort)
-    : options_(std::move(options)), fault_(std::move(fault)), abort_(std::move(abort)) {
+DeviceWatch::DeviceWatch(Options options, std::function<std::string()> fault)
+    : options_(std::move(options)), fault_(std::move(fault)) {
   if (!options_.print) {
     options_.print = [](const std::string& message) {
       std::fprintf(stderr, "error: %s\n", message.c_str());
@@ -109,10 +109,7 @@ void DeviceWatch::run() {
 void DeviceWatch::end_job(const std::string& message) {
   options_.print(message);
   if (options_.on_verdict) options_.on_verdict(message);
-  std::thread aborts(abort_);  // which may hang as what it aborts does
-  std::this_thread::sleep_for(std::chrono::duration<double>(options_.grace_seconds));
   options_.end(static_cast<int>(ExitCode::kHungPeer));
-  aborts.join();  // only tests come here
 }
 
 }  // namespace thinwire

@@ -2,8 +2,8 @@
 // of the host could look at, only events.
 //
 // One thread, asleep nearly always. Silence is: the event behind the oldest operation under way has not been reached,
-// and none before it was, for `seconds`; or a communicator reports a fault. Then it prints what is under way, aborts
-// the communicators, and ends the process with code 71.
+// and none before it was, for `seconds`; or a communicator reports a fault. Then it prints what is under way and ends
+// the process with code 71. Nothing is aborted before: another thread may be inside NCCL, which crashes then.
 #pragma once
 
 #include <chrono>
@@ -23,15 +23,14 @@ namespace thinwire {
 class DeviceWatch {
  public:
   struct Options {
-    double seconds = 0.0;        // 0: faults alone are noticed
-    double grace_seconds = 1.0;  // from the message to the end: aborting may hang, too
+    double seconds = 0.0;                                             // 0: faults alone are noticed
     std::function<void(const std::string& message)> on_verdict = {};  // leaves the reason where the next life looks
     // Tests: what ends the process (default: _exit) and what prints (default: stderr and the log file).
     std::function<void(int code)> end = {};
     std::function<void(const std::string& message)> print = {};
   };
-  // fault: asked of all communicators, empty: none. abort: of all communicators. Both by the watch's thread.
-  DeviceWatch(Options options, std::function<std::string()> fault, std::function<void()> abort);
+  // fault: asked of all communicators by the watch's thread; empty: none.
+  DeviceWatch(Options options, std::function<std::string()> fault);
   ~DeviceWatch();  // nothing is under way, or an exception unwinds
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
@@ -53,7 +52,6 @@ class DeviceWatch {
 
   Options options_;
   std::function<std::string()> fault_;
-  std::function<void()> abort_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Entry> under_way_;

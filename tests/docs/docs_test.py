@@ -17,7 +17,7 @@ import compression_page
 BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 
 # Written by programs, as is what stands between <!-- x --> and <!-- end of x -->, or <!-- table x --> and <!-- end --> (config_docs, scripts/bench_tables.py, scripts/compression_tables.py, scripts/sweep page, scripts/published_claims, tests/train/fault_matrix.py page, tests/lab/soak.py page): their length is that of what they list.
-GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "rates", "faults", "soak", "planner", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
+GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "gpu", "rates", "faults", "soak", "planner", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
 # References may be longer than what one reads from start to end.
 LONGER = {"docs/wire_formats.md": 6500, "docs/presets.md": 3400, "docs/running.md": 2500}
 PAGE, ALL = 1500, 35000

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The page of what was measured on a GPU, from what gpu_check.py wrote.
 
+`since` in a record says what was mended behind its call.
 usage: gpu_page.py add CELLS COMMIT gpu_check.json...   appends the results of a call, of a build of that commit
        gpu_page.py page CELLS PAGE                      writes the page anew; of a step that ran more than once the last counts
 """
@@ -15,6 +16,7 @@ from measured import add_cell, read_cells, table
 
 CHECKS = {"ops": "every op against its oracle, kernels of codecs against the CPU's bytes", "products": "products against a loop",
           "reference": "models against independent programs in bf16 and fp32", "attention": "cuDNN's attention against float64",
+          "attention_cut_off": "the same with the mended mask of dropout, ended with its call",
           "training": "50 steps beside the CPU, and repeated", "graphs": "CUDA graphs beside steps op by op", "resume": "stopped and resumed",
           "mesh": "layouts of threads that share the GPU", "mpi": "processes that share the GPU, through the host",
           "nccl_stopped": "one of two ranks over NCCL is stopped", "nccl": "two ranks over NCCL beside the way through the host", "pair_124m": "GPT-2 124M on two ranks over NCCL", "sanitizer": "memory and race checkers"}
@@ -37,8 +39,10 @@ def checks(cells):
     for step, what in CHECKS.items():
         cell, record = last(cells, step)
         if record:
-            said = record["summary"] if record["ok"] else record.get("error", "")
-            rows.append([what, "passed" if record["ok"] else "**failed**", said, f"`{cell['mode']} --only {step}`, {cell['commit']}"])
+            said = record["summary"] if record["ok"] is not False else record.get("error", "")
+            said += f" ({record['since']})" if "since" in record else ""
+            result = {True: "passed", False: "**failed**", None: "cut off"}[record["ok"]]
+            rows.append([what, result, said, f"`{cell['mode']} --only {step}`, {cell['commit']}"])
     return table(["check", "result", "what it said", "call, commit"], rows)
 
 
@@ -79,6 +83,37 @@ def profile(cells):
         "one, each waited for. AdamW counts 30 bytes a parameter.\n")
 
 
+def shares(cells):
+    """(share of the ceiling without and with `deterministic`, ms of the step without): of the last call that can tell."""
+    cell, record = last(cells, "step_1b", lambda r: r["ok"])
+    if not cell or "attention_forward" not in cell["steps"].get("ceilings", {}):
+        return None
+    found = []
+    for wish in ("false", "true"):
+        plain, waited = record[f"deterministic {wish}"], record[f"deterministic {wish}, every op waited for"]
+        found.append(sum(floor for _, floor, _ in least_ms(waited["sizes"], waited["steps"], cell["steps"]["ceilings"]).values()) / plain["step_ms"])
+    return *found, record["deterministic false"]["step_ms"]
+
+
+def verdicts(cells):
+    rows, of_step = [], shares(cells)
+    if of_step:
+        rows.append(["a step of Llama 1B, nothing recomputed, at 90 % of the ceiling of its own call", f"{100 * of_step[0]:.1f} %; {100 * of_step[1]:.1f} % with `deterministic`",
+                     "met" if of_step[0] >= 0.9 else "missed"])
+    cell, record = last(cells, "coders", lambda r: "lines" in r)
+    if cell:
+        copy = cell["steps"]["ceilings"]["copy"]["gbytes_per_s"]
+        eight = [l for l in record["lines"] if l["op"].endswith("/block_int8")]
+        slowest = min(l["gbytes_per_s"] for l in eight) / copy
+        rows.append(["int8, a gradient of 2^30 packed and absorbed: at least 85 % of the copy", f"{100 * slowest:.0f} %", "met" if slowest >= 0.85 else "missed"])
+        if of_step:
+            share = sum(l["ms"] for l in eight) / of_step[2]
+            rows.append(["... and at most 3 % of that step", f"{100 * share:.2f} %", "met" if share <= 0.03 else "missed"])
+    told = any(entry.get("pytorch") for c in cells for entry in c["steps"].get("steps", {}).values() if isinstance(entry, dict))
+    rows.append(["1.1 times torch.compile", "below" if told else "max-autotune was still tuning when its 180 s were over", "below" if told else "not measured"])
+    return table(["what was to be shown", "measured", "verdict"], rows)
+
+
 def speeds(cells):
     rows = []
     for cell in cells:
@@ -91,13 +126,13 @@ def speeds(cells):
                     continue
                 mine = [l["tokens_per_s"] for l in lines]
                 ratio = f"{statistics.median(mine) / statistics.median(theirs):.3f} ({min(mine) / max(theirs):.3f} to {max(mine) / min(theirs):.3f})" if theirs and who != "pytorch" else ""
-                said = who if who != "pytorch" else f"PyTorch {lines[0]['version']}, {max(lines, key=lambda l: l['tokens_per_s'])['attention']}"
+                said = who if who != "pytorch" else f"PyTorch {lines[0]['version']}, {', '.join(max(lines, key=lambda l: l['tokens_per_s'])[k] for k in ('compile', 'attention'))}"
                 rows.append([shape, entry["recompute"], said, len(mine), f"{statistics.median(mine):.0f} ({min(mine):.0f} to {max(mine):.0f})",
                              f"{statistics.median(l['step_ms'] for l in lines):.1f}", f"{max(l.get('memory_peak_bytes', 0) for l in lines) / 2**30:.1f}", ratio])
     if not rows:
         return ""
     return "\n## Beside PyTorch\n\n" + table(["shape", "recomputed", "who", "runs", "tokens/s: median (range)", "ms", "peak GiB", "over PyTorch"], rows, {3, 5, 6}) + (
-        "\nRuns in turns, alone on the GPU. PyTorch: torch.compile mode max-autotune, fused AdamW, fp32 master weights under autocast to bf16, clipping, the "
+        "\nRuns in turns, alone on the GPU. PyTorch: torch.compile, default mode and then max-autotune as far as there was time, fused AdamW, fp32 master weights under autocast to bf16, clipping, the "
         "faster of cuDNN's and flash attention; the same batch, length and recomputation.\n")
 
 
@@ -115,7 +150,7 @@ def ops(cells, step, title):
 def page(cells, path):
     device = last(cells, "device")[1]
     graphs = last(cells, "graph_speed", lambda r: r["ok"])[1]
-    text = "# On a GPU\n\n" + checks(cells) + f"\nOne {device['gpu']}, driver {device['driver']}, {device['nvcc']}. "
+    text = "# On a GPU\n\n" + verdicts(cells) + "\n" + checks(cells) + f"\nOne {device['gpu']}, driver {device['driver']}, {device['nvcc']}. "
     text += f"Calls: {', '.join(sorted({c['started'] for c in cells}))}. Raw: [gpu_cells.jsonl](gpu_cells.jsonl).\n"
     text += profile(cells) + speeds(cells)
     if graphs:

@@ -69,7 +69,9 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   if (random() % 3 == 0 && !(l.sequence_parallel && l.tensor > 1) && l.schedule != "zb_h1" &&
       (l.context == 1 || l.more.back() == "cp_comm_type=all_gather")) {
     l.more.push_back("sequence_chunk_size=" + std::to_string(1 + random() % 11));
-    if (random() % 2 == 0) l.more.emplace_back("activation_offload=disk");
+    const bool offloads = random() % 2 == 0;
+    if (offloads && std::getenv("THINWIRE_TEST_DEVICE") == nullptr)  // not on a GPU
+      l.more.emplace_back("activation_offload=disk");
   }
   if (const char* sums = pick(random, {"", "checksum=true", "checksum=between_nodes"}); *sums != '\0')
     l.more.emplace_back(sums);

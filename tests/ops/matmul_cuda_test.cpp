@@ -40,16 +40,16 @@ struct Operands {
   }
 };
 
-// The sums, those of |terms|, and the products alone, in double.
+// The sums, those of |terms|, the products alone, and those with the bias, in double.
 struct Expected {
-  std::vector<double> value, size, product;
+  std::vector<double> value, size, product, biased;
 };
 
 Expected expected_of(const Case& p, const Operands& o) {
   const std::vector<double> a = o.a.values(), b = o.b.values(), before = o.c.values();
   const std::vector<double> bias = p.bias ? o.bias.values() : std::vector<double>();
-  Expected e{std::vector<double>(before.size()), std::vector<double>(before.size()),
-             std::vector<double>(before.size())};
+  const std::vector<double> zeros(before.size());
+  Expected e{zeros, zeros, zeros, zeros};
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
       const size_t at = static_cast<size_t>(i * p.n + j);
@@ -62,6 +62,7 @@ Expected expected_of(const Case& p, const Operands& o) {
         sum += product, total += std::abs(product), e.product[at] += product;
       }
       e.value[at] = sum, e.size[at] = total;
+      e.biased[at] = e.product[at] + (p.bias ? bias[static_cast<size_t>(j)] : 0.0);
     }
   }
   return e;
@@ -70,14 +71,15 @@ Expected expected_of(const Case& p, const Operands& o) {
 // Products and sums are rounded once each, in any order: |error| <= (k + 3) u sum |terms|, and one rounding to the
 // output. The unit of sums inside a tensor core is not fp32's: it cuts instead of rounding, and aligns terms before it
 // adds them, so that a term may lose the bits below 2^-23 of the largest: twice the unit. Some of the library's
-// kernels round the product to the output's type before they add the bias and what was there (seen on an H100): once
-// more the output's unit, of the product alone.
+// kernels round to the output's type before they add the bias, and again before they add what was there (seen on an
+// H100): once more the output's unit, of the product and of both.
 double bound(const Case& p, const Expected& e, int64_t i) {
   const double unit = test::unit_of(DType::f32) * (p.input == DType::f32 ? 1.0 : 2.0);
-  const double product = p.bias || p.accumulate ? std::abs(e.product[static_cast<size_t>(i)]) : 0.0;
-  return static_cast<double>(p.k + 3) * unit * e.size[static_cast<size_t>(i)] * 1.01 +
-         test::unit_of(p.output) * (std::abs(e.value[static_cast<size_t>(i)]) + product) * 1.01 +
-         test::tiny_of(p.output);
+  const auto at = static_cast<size_t>(i);
+  const double between = (p.bias || p.accumulate ? std::abs(e.product[at]) : 0.0) +
+                         (p.bias && p.accumulate ? std::abs(e.biased[at]) : 0.0);
+  return static_cast<double>(p.k + 3) * unit * e.size[at] * 1.01 +
+         test::unit_of(p.output) * (std::abs(e.value[at]) + between) * 1.01 + test::tiny_of(p.output);
 }
 
 using Product = void (*)(Exec&, const Matmul&);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PyTorch's training step of the shapes of `bench step`, for the table beside ours: torch.compile (mode max-autotune), bf16 by
+"""PyTorch's training step of the shapes of `bench step`, for the table beside ours: torch.compile (default mode, then max-autotune), bf16 by
 autocast over fp32 master weights, fused AdamW, clipping, the same recomputation as ours is told, scaled_dot_product_attention by
 cuDNN and by flash attention. Prints one JSON line with its settings as each kind of attention ends.
-usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--mode M]"""
+usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--modes M,M]"""
 import argparse
 import functools
 import json
@@ -130,21 +130,22 @@ def main():
     parser.add_argument("--length", type=int, default=0)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
-    parser.add_argument("--mode", default="max-autotune", help="of torch.compile")
+    parser.add_argument("--modes", default="default,max-autotune", help="of torch.compile, in this order: tuning may take minutes")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     batch = options.batch or {"124m": 32, "llama3_1b": 8}.get(options.shape, 4)
     faults, measured = [], 0
-    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
-        try:
-            torch._dynamo.reset()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            print(json.dumps(measure(options.shape, batch, options.length, options.steps, options.recompute, options.mode, backend)), flush=True)
-            measured += 1
-        except Exception as error:
-            faults.append(f"{backend.name}: {type(error).__name__}: {str(error)[:200]}")
-            print(f"gpu_peer: {faults[-1]}", flush=True)
+    for mode in options.modes.split(","):
+        for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+            try:
+                torch._dynamo.reset()
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                print(json.dumps(measure(options.shape, batch, options.length, options.steps, options.recompute, mode, backend)), flush=True)
+                measured += 1
+            except Exception as error:
+                faults.append(f"{mode}, {backend.name}: {type(error).__name__}: {str(error)[:200]}")
+                print(f"gpu_peer: {faults[-1]}", flush=True)
     if measured == 0:
         raise SystemExit("error: gpu_peer: " + "; ".join(faults))
 

@@ -372,7 +372,7 @@ bf16 (`compression=bf16_wire`) is the baseline. Beside an fp32 wire most factors
 {measured.table(["target", *(c.name for c in kinds)], rows)}
 `thinwire` at least 2.5 times as fast as bf16 between replicas (100 Mbit/s, micro batch 1; the table of speeds): {replicas.count(MET)} of {len(replicas)} met. Bars of 5 % (1 Gbit/s beside no limit) and 2 % (10 Gbit/s beside no compression): {small.count(OPEN)} of {len(small)} cells cannot be told, {small.count(MISSED)} missed.
 
-`thinwire` and the same work without communication, stopped and continued in turn (micro batch 8), ± two standard errors:
+`thinwire` and the same work without communication (each updates all weights), stopped and continued in turn (micro batch 8), ± two standard errors:
 
 {own_speed(kinds)}
 ## Speed of `thinwire` over bf16

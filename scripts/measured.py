@@ -1,8 +1,8 @@
 # What scripts that measure share: cells as JSON lines, programs that print JSON, the emulated cluster, intervals, Markdown tables put into pages.
 import contextlib
 import json
+import math
 import os
-import random
 import shlex
 import signal
 import statistics
@@ -118,6 +118,11 @@ class Emulated:
 
 
 @contextlib.contextmanager
+def version_of(build):
+    """The commit that a build's bench is of, as it says itself."""
+    return output([os.path.join(build, "bench"), "--version"]).partition("git ")[2].split()[0]
+
+
 def emulated():
     def stop(number, _):
         raise SystemExit(128 + number)
@@ -138,11 +143,16 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
 
 
-def interval(values, draws=2000):
-    """(median, low, high): the 95 % interval of the median by bootstrap; the same values give the same interval."""
-    chance = random.Random(len(values))
-    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(draws))
-    return statistics.median(values), medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
+def interval(values):
+    """(median, low, high): the 95 % interval of the median by order statistics, whatever the values' distribution. Fewer than six have none: their range."""
+    ordered, n, outside, below = sorted(values), len(values), 0, 0.0
+    while 2 * (outside + 1) < n:
+        below += math.comb(n, outside) / 2**n  # at most so many of n lie below the median
+        if below > 0.025:
+            break
+        outside += 1
+    place = max(outside - 1, 0)
+    return statistics.median(values), ordered[place], ordered[n - 1 - place]
 
 
 # Student's t: 97.5 % of the distribution lie below, by degrees of freedom.

@@ -1,6 +1,7 @@
 # What measuring scripts share, and the verdicts of compare_speed and compare_commits.
 import importlib.machinery
 import importlib.util
+import math
 import os
 import random
 import sys
@@ -32,6 +33,16 @@ class Measured(unittest.TestCase):
             measured.add_cell(path, {"a": 3})
             self.assertEqual(measured.read_cells(path), [{"a": 1}, {"a": 3}])
 
+    def test_intervals_of_medians(self):
+        self.assertEqual(measured.interval([6, 1, 2, 5, 4, 3]), (3.5, 1, 6))
+        self.assertEqual(measured.interval(range(1, 9)), (4.5, 1, 8))
+        self.assertEqual(measured.interval(range(1, 11)), (5.5, 2, 9))
+        self.assertEqual(measured.interval([3, 1]), (2.0, 1, 3))
+        chance = random.Random(1)
+        for n in (6, 9, 17, 30):
+            drawn = [measured.interval([chance.expovariate(1.0) for _ in range(n)]) for _ in range(1000)]
+            self.assertGreater(sum(low <= math.log(2) <= high for _, low, high in drawn), 935, n)
+
     def test_tables_and_places(self):
         self.assertEqual(measured.table(["a", "b"], [["x|y", 1]], [1]), "| a | b |\n|---|---:|\n| x\\|y | 1 |\n")
         with tempfile.TemporaryDirectory() as folder:
@@ -55,6 +66,7 @@ class Speed(unittest.TestCase):
         self.assertEqual(verdict("step", rounds(30, 1.05, 0.005)), "missed")
         self.assertEqual(verdict("comm_262144", rounds(30, 1.025, 0.002)), "met")
         self.assertEqual(verdict("step", rounds(30, 1.0, 0.1)), "cannot be told")
+        self.assertEqual(verdict("step", rounds(30, 1.018, 0.01)), "cannot be told")
         self.assertEqual(verdict("step", rounds(5, 1.05, 0.005)), "cannot be told")
         self.assertEqual(verdict("step", rounds(30, 1.05, 0.005, again=1.05)), "cannot be told")
         self.assertEqual(verdict("comm_8", rounds(30, 1.05, 0.005, base=1.0)), "met")  # 0.05 us

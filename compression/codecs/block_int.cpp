@@ -123,7 +123,8 @@ CodecRow block_int_row() {
                                                             "the mean is right"})},
           .make = make_block_int,
           .cases = block_int_cases(),
-          .device = true};
+          .device = true,
+          .draws = [](const CodecSpec& spec) { return spec.text("rounding") == "stochastic"; }};
 }
 
 }  // namespace thinwire

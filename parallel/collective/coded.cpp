@@ -235,10 +235,9 @@ RouteRun summing(const GroupLane& lane, int64_t stops, const CodedCall& call, DT
           call.in_place ? lane.chunk_elements(dtype) : chunk_of(*lane.tuning, dtype, call.coder, second)};
 }
 
-// Of what only travels.
-RouteRun moving(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, bool inside_node = false) {
-  RouteRun run(lane, stops, call, dtype,
-               call.in_place ? lane.piece_elements(dtype, inside_node) : chunk_of(*lane.tuning, dtype, call.coder));
+// Of what only travels, uncoded in pieces of so many elements.
+RouteRun moving(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, int64_t piece) {
+  RouteRun run(lane, stops, call, dtype, call.in_place ? piece : chunk_of(*lane.tuning, dtype, call.coder));
   if (call.in_place) run.flows[0].ahead = kMostAhead;
   return run;
 }
@@ -301,8 +300,9 @@ Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteG
   const View range = part_of(whole, group.mine());
   const bool rounded = mine.dtype != whole.dtype && (call.coder == nullptr || call.coder->traits().lossless);
   const View source = rounded ? range : mine;
-  RouteRun run = algorithm == Algorithm::kRing ? summing(lane, group.size(), call, source.dtype)
-                                               : moving(lane, group.size(), call, source.dtype, inside_node);
+  RouteRun run = algorithm == Algorithm::kRing
+                     ? summing(lane, group.size(), call, source.dtype)
+                     : moving(lane, group.size(), call, source.dtype, lane.piece_elements(source.dtype, inside_node));
   if (rounded) run.rounded_from = mine, run.rounded_to = range;
   run.mine = source;
   run.whole = whole;
@@ -395,7 +395,7 @@ Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View 
 namespace {
 
 Task whole_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send) {
-  RouteRun run = moving(lane, 1, call, data.dtype);
+  RouteRun run = moving(lane, 1, call, data.dtype, lane.message_elements(data.dtype));
   run.whole = data;
   run.message = true;
   if (is_send) run.queue = call.packing;
@@ -416,7 +416,7 @@ Task coded_receive(GroupLane lane, CodedCall call, View data, int peer) {
 }
 
 Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept) {
-  RouteRun run = moving(lane, 1, call, data.dtype);
+  RouteRun run = moving(lane, 1, call, data.dtype, lane.piece_elements(data.dtype));
   run.whole = data;
   run.kept = kept;
   const Spot own{Space::kWhole, 0};
@@ -426,7 +426,7 @@ Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept) {
 
 Task coded_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
                int packer, const Payloads* passed, Payloads* kept) {
-  RouteRun run = moving(lane, 2, call, from.dtype);
+  RouteRun run = moving(lane, 2, call, from.dtype, lane.piece_elements(from.dtype));
   run.whole = from;
   run.mine = to;
   run.passed = passed;
@@ -437,7 +437,7 @@ Task coded_hop(const GroupLane& lane, const CodedCall& call, View from, int to_m
 
 Task coded_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
                       const Bounds& to_bounds) {
-  RouteRun run = moving(lane, 2 * lane.size(), call, from.dtype);
+  RouteRun run = moving(lane, 2 * lane.size(), call, from.dtype, lane.piece_elements(from.dtype));
   run.whole = from;
   run.mine = to;
   run.kept_from = part_of(from, slice_of(from_bounds, lane.me));
@@ -457,7 +457,7 @@ Task in_place_of(GroupLane, Task operation) {
 
 Task message_parts(const GroupLane& lane, const CodedCall& call, const GroupLane& parts, View data,
                    std::span<const int64_t> bounds, std::span<const Msg> messages, int peer) {
-  RouteRun run = moving(lane, parts.size(), call, data.dtype);
+  RouteRun run = moving(lane, parts.size(), call, data.dtype, lane.message_elements(data.dtype));
   run.whole = data;
   run.message = true;
   run.flow_count = 2;

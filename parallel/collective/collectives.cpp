@@ -23,12 +23,21 @@ int64_t GroupLane::chunk_elements(DType dtype) const {
   return std::max(kVector, elements / kVector * kVector);
 }
 
+namespace {
+int64_t elements_in(int64_t bytes, DType dtype) {
+  return std::max<int64_t>(1, std::min<int64_t>(bytes, kLargestMessage) / static_cast<int64_t>(size_of(dtype)));
+}
+}  // namespace
+
 // Larger where memory is the wire: a piece costs 0.7 us, and of a ping-pong of 4 MiB on shared memory pieces of 256 KiB
 // are 3 %. On a network what waits behind two pieces waits for long, and 0.7 us are nothing.
 int64_t GroupLane::piece_elements(DType dtype, bool inside_node) const {
   const bool one_node = inside_node || std::ranges::all_of(nodes, [this](int node) { return node == nodes[0]; });
-  const int64_t bytes = std::min((one_node ? 4 : 2) * tuning->chunk_bytes, static_cast<int64_t>(kLargestMessage));
-  return std::max<int64_t>(1, bytes / static_cast<int64_t>(size_of(dtype)));
+  return one_node ? elements_in(4 * tuning->chunk_bytes, dtype) : message_elements(dtype);
+}
+
+int64_t GroupLane::message_elements(DType dtype) const {
+  return elements_in(2 * tuning->chunk_bytes, dtype);
 }
 
 Task nothing(GroupLane) {

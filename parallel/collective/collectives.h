@@ -51,9 +51,11 @@ struct GroupLane : Lane {
     return checksums == Checksums::kAll || (checksums == Checksums::kBetweenNodes && !nodes.empty() &&
                                             nodes[static_cast<size_t>(member)] != nodes[static_cast<size_t>(me)]);
   }
-  // Of a piece, where nothing is coded: of what is summed or passed on, and of what only travels.
+  // Of a piece, where nothing is coded: of what is summed or passed on, of what only travels, and of a message that may
+  // be handed on as it came: that is the same wherever the ranks are.
   int64_t chunk_elements(DType dtype) const;
   int64_t piece_elements(DType dtype, bool inside_node = false) const;
+  int64_t message_elements(DType dtype) const;
 };
 
 // Elements [bounds[r], bounds[r+1]) are rank r's; a copy that lives as long as the coroutine.

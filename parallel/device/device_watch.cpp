@@ -86,8 +86,14 @@ std::string DeviceWatch::report(const std::string& reason) const {
 void DeviceWatch::run() {
   const double nap = options_.seconds > 0.0 ? std::min(0.1, options_.seconds / 8.0) : 0.1;
   std::unique_lock lock(mutex_);
+  Clock::time_point seen = Clock::now();
   while (!wake_.wait_for(lock, std::chrono::duration<double>(nap), [this] { return leaves_; })) {
     drop_passed();
+    // While the job was suspended nothing could move.
+    if (const double away = seconds_since(seen); away > nap + 1.0)
+      moved_ = std::max(moved_,
+                        Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(nap)));
+    seen = Clock::now();
     lock.unlock();
     const std::string fault = fault_();
     lock.lock();

@@ -18,8 +18,16 @@ namespace {
 void check(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr) {
   if (result == ncclSuccess) return;
   const char* last = ncclGetLastError(communicator);
+  const std::string said = last != nullptr ? last : "";
+  // What no restart mends is no hung peer.
+  if (said.find("out of memory") != std::string::npos)
+    throw_bad_config("not enough GPU memory: " + std::string(call) + ": " + said +
+                     "; NCCL needs up to a GiB beside the plan: lower train_micro_batch_size_per_gpu, raise "
+                     "recompute_granularity, or find out what else is on the GPU");
+  if (said.find("No space left") != std::string::npos)
+    throw_bad_config(std::string(call) + ": " + said + "; make /dev/shm larger (docker run --shm-size)");
   throw Error(ExitCode::kHungPeer, std::string(call) + ": " + ncclGetErrorString(result) +
-                                       (last != nullptr && *last != '\0' ? std::string(", ") + last : "") +
+                                       (said.empty() ? "" : ", " + said) +
                                        " (NCCL_DEBUG=WARN in the environment says more)");
 }
 #define TW_NCCL(call, ...) check(call, #call __VA_OPT__(, ) __VA_ARGS__)

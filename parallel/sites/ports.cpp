@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
 
 namespace thinwire {
 namespace {
@@ -104,8 +105,17 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
     ports.embedding = GradientReduction(make_gradient_channels(mesh, placement, true));
   }
   ports.control = Control(mesh.channel(GroupKind::kWorld, Site::kControl, world));
-  if (mesh.device() != nullptr && shape.ranks() > 1)
-    mesh.connect_device(ports.control.share(mesh.rank() == 0 ? mesh.device()->unique_id() : ""));
+  if (mesh.device() != nullptr && shape.ranks() > 1) {
+    std::string id, why;
+    int code = 0;
+    try {
+      if (mesh.rank() == 0) id = mesh.device()->unique_id();
+    } catch (const Error& error) {
+      code = static_cast<int>(error.code()), why = error.what();
+    }
+    ports.control.agree_on_error(code, why);  // or the others would wait for an id that does not come
+    mesh.connect_device(ports.control.share(id));
+  }
   return ports;
 }
 

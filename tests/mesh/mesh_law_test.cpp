@@ -160,6 +160,13 @@ std::vector<Layout> table() {
 std::vector<Layout> in_parts() {
   return {{.pipeline = 2, .tensor = 2, .schedule = "1f1b", .accumulation = 4},
           {.pipeline = 2, .tensor = 3, .schedule = "gpipe", .accumulation = 3},
+          // One stage's tensor ranks on two nodes, in many pieces.
+          {.pipeline = 2,
+           .tensor = 2,
+           .schedule = "1f1b",
+           .accumulation = 4,
+           .ranks_per_node = 3,
+           .more = {"communication.chunk_bytes=256"}},
           {.pipeline = 3, .tensor = 4, .schedule = "zb_h1", .accumulation = 6},
           {.pipeline = 2, .tensor = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 4, .recompute = "full"},
           {.pipeline = 2,

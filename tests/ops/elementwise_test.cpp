@@ -214,5 +214,35 @@ TEST(Elementwise, SameBitsForAnyNumberOfThreads) {
   }
 }
 
+// Runs of every length, in steps that vectors allow and in others; what lies between stays.
+TEST(CopyRuns, MovesEachRunToItsPlace) {
+  std::mt19937 rng(9);
+  const auto within = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); };
+  for (DType type : compute_types()) {
+    for (int i = 0; i < 40; ++i) {
+      const int64_t unit = i % 2 == 0 ? 8 : 1;  // elements that all sizes are multiples of
+      CopyRuns op;
+      op.counts[0] = within(1, 5), op.counts[1] = within(1, 4), op.width = unit * within(1, i % 4 == 0 ? 400 : 20);
+      const auto place = [&](int64_t& first, int64_t(&strides)[2]) {
+        strides[1] = op.width + unit * within(0, 3);
+        strides[0] = op.counts[1] * strides[1] + unit * within(0, 3);
+        first = unit * within(0, 4);
+        return first + op.counts[0] * strides[0] + unit * within(0, 2);
+      };
+      const Tensor from = random_tensor(rng, type, {place(op.from_first, op.from_strides)});
+      Tensor to = random_tensor(rng, type, {place(op.to_first, op.to_strides)}), want = to;
+      for (int64_t a = 0; a < op.counts[0]; ++a)
+        for (int64_t b = 0; b < op.counts[1]; ++b)
+          for (int64_t k = 0; k < op.width; ++k)
+            want.set(op.to_first + a * op.to_strides[0] + b * op.to_strides[1] + k,
+                     static_cast<float>(from.at(op.from_first + a * op.from_strides[0] + b * op.from_strides[1] + k)));
+      op.from = from, op.to = to;
+      CpuExec exec;
+      copy_runs_op(*exec, op);
+      EXPECT_TRUE(to.same_bits(want)) << name_of(type) << ", case " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace thinwire::test::elementwise_test

@@ -22,6 +22,11 @@ SHARDED = {
 # What an evaluation could disturb besides: publications that an update leaves for later draw by chance as of their own update; weights are kept over an update; only one end of a tied embedding is in the rule.
 CHANCE = {"codec": "block_int", "bits": 8, "rounding": "stochastic", "min_bytes": 0}
 TIMED = {
+    # Tensor ranks hold whole tensors behind shards of other lengths.
+    "uneven": (6, {"model_parallel_size": 3, "num_attention_heads": 6, "hidden_size": 96, "no_weight_tying": True,
+                   "compression": {"adapt": False, "dp.gradient": {**CHANCE, "bits": 4}}}),
+    "uneven_residual": (6, {"model_parallel_size": 3, "num_attention_heads": 6, "hidden_size": 96, "no_weight_tying": True, "compression":
+                            {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 4, "min_bytes": 0, "residual": "error_feedback", "residual_dtype": "bf16"}}}),
     "chance": (2, {"num_layers": 6, "zero_optimization": {"stage": 1}, "compression": {"adapt": False, "zero.parameter": CHANCE}}),
     "held": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "num_layers": 4, "hold": "step"}),
     "one_sender": (3, {"pipe_parallel_size": 3, "train_batch_size": 6,

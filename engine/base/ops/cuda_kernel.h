@@ -13,8 +13,7 @@
 // - threadIdx, blockIdx, blockDim, gridDim, __syncthreads, atomic_or, atomic_max.
 // - shuffle_xor, shuffle_from: a value of another lane of the warp; warp_max: the largest of its 32. All lanes call.
 // - Raw<kBytes>: a register word of 2, 4, 8, 16 or 32 bytes; load_raw and store_raw move it at once.
-// - pick_bytes(a, b, picks): the bytes of a word, each by the number in its four bits of `picks`: 0 to 3 of a, 4 to 7
-// of b.
+// - pick_bytes(a, b, picks): a word of bytes, each by four bits of `picks`: 0 to 3 are those of a, 4 to 7 of b.
 // - half_to_float, float_to_half, float_to_bf16, pair_of_half, pair_of_bf16: conversions, nearest even.
 // - fast_exp2, fast_divide: the GPU's approximations, where results are rounded to 16 bits or the error is bounded.
 // - CudaQueue: where an op puts its kernels: launch(), scratch(), fault_word().

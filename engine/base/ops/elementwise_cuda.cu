@@ -93,7 +93,7 @@ struct ScaledPlus {
   TW_DEVICE float operator()(float x, float y) const { return fmaf(alpha, x, y); }
 };
 
-// Element i of all runs together.
+// Element i of all runs together. Vectors: where runs, and what lies between them, are whole ones.
 template <typename T>
 struct CopyRunsBody {
   static constexpr int kWidth = kVector<T>;
@@ -106,16 +106,20 @@ struct CopyRunsBody {
   };
   template <int W>
   TW_DEVICE void load(int64_t i, Data<W>& d) const {
-    TW_UNROLL
-    for (int k = 0; k < W; ++k) d.value[k] = from[place(i + k, from_outer, from_inner)];
+    if constexpr (W > 1)
+      load_values<W>(from + place(i, from_outer, from_inner), d.value);
+    else
+      d.value[0] = from[place(i, from_outer, from_inner)];
   }
   template <int W>
   TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
-    TW_UNROLL
-    for (int k = 0; k < W; ++k) to[place(i + k, to_outer, to_inner)] = d.value[k];
+    if constexpr (W > 1)
+      store_values<W>(to + place(i, to_outer, to_inner), d.value);
+    else
+      to[place(i, to_outer, to_inner)] = d.value[0];
   }
   TW_DEVICE int64_t place(int64_t i, int64_t outer_stride, int64_t inner_stride) const {
-    const int64_t run = i / width, outer = run / inner;
+    const int64_t run = quotient(i, width), outer = quotient(run, inner);
     return outer * outer_stride + (run - outer * inner) * inner_stride + (i - run * width);
   }
 };
@@ -264,7 +268,10 @@ void copy_runs_cuda(Exec& exec, const CopyRuns& op) {
                                op.from_strides[1],
                                op.to_strides[0],
                                op.to_strides[1]};
-    launch_flat(queue, "copy_runs", body, op.counts[0] * op.counts[1] * op.width, false);
+    const auto whole = [](auto... sizes) { return ((sizes % kVector<T> == 0) && ...); };
+    const bool vectors = aligned16(body.from, body.to) &&
+                         whole(op.width, op.from_strides[0], op.from_strides[1], op.to_strides[0], op.to_strides[1]);
+    launch_flat(queue, "copy_runs", body, op.counts[0] * op.counts[1] * op.width, vectors);
   });
 }
 

@@ -170,13 +170,12 @@ TW_KERNEL void __launch_bounds__(kThreads)
   }
 }
 
-// dpositions[p] += dx of all tokens at p, in order: p, p + length ..., or those that `at` says; element i is column
-// i % cols of position i / cols.
+// dpositions[p] += dx of all tokens at p, in order: p, p + length ...; element i is column i % cols of position i /
+// cols.
 template <typename T>
 struct PositionsBody {
   static constexpr int kWidth = 4;
   const T* dx;
-  const int32_t* at;
   float* dpositions;
   int64_t count, cols, length;
   template <int W>
@@ -188,8 +187,7 @@ struct PositionsBody {
     load_values<W>(dpositions + i, d.sum);
     const int64_t p = quotient(i, cols), c = i - p * cols;
     TW_UNROLL_BY(4)
-    for (int64_t n = at != nullptr ? 0 : p; n < count; n += at != nullptr ? 1 : length) {
-      if (at != nullptr && at[n] != p) continue;
+    for (int64_t n = p; n < count; n += length) {
       float v[W];
       load_floats<W>(dx + n * cols + c, v);
       TW_UNROLL
@@ -216,8 +214,10 @@ struct Cutter {
   }
 };
 
+// dtable[tokens[n]] += dx[n], sorted by row.
 template <typename T>
-void add_rows(CudaQueue& queue, const EmbeddingBackward& op, const TokenRows& rows, int64_t count, int64_t cols) {
+void add_rows(CudaQueue& queue, const View& tokens, const T* dx, const View& table, const TokenRows& rows,
+              int64_t count, int64_t cols) {
   TW_CHECK(count < int64_t{1} << 31 && rows.count < int64_t{1} << 31, count, " tokens, ", rows.count, " rows");
   const int bits = std::bit_width(static_cast<uint64_t>(rows.count));
   const size_t sort_bytes = sort_pairs_bytes_cuda(count, bits);
@@ -229,10 +229,9 @@ void add_rows(CudaQueue& queue, const EmbeddingBackward& op, const TokenRows& ro
   const auto at = [&](auto* type, size_t offset) { return reinterpret_cast<decltype(type)>(scratch + offset); };
   uint32_t* const no_key = nullptr;
   int32_t* const no_value = nullptr;
-  const T* dx = op.dx.as<T>();
-  float* dtable = op.dtable.as<float>();
+  float* dtable = table.as<float>();
   auto* sums = reinterpret_cast<float*>(scratch + partials);
-  queue.launch("embedding_keys", keys_kernel, {ceil_div(count, kThreads)}, kThreads, 0, op.tokens.as<int32_t>(), rows,
+  queue.launch("embedding_keys", keys_kernel, {ceil_div(count, kThreads)}, kThreads, 0, tokens.as<int32_t>(), rows,
                count, at(no_key, keys), at(no_value, values), queue.fault_word());
   sort_pairs_cuda(queue, scratch + sorting, sort_bytes, at(no_key, keys), at(no_key, sorted_keys), at(no_value, values),
                   at(no_value, sorted_values), count, bits);
@@ -275,20 +274,18 @@ void embedding_forward_cuda(Exec& exec, const EmbeddingForward& op) {
 void embedding_backward_cuda(Exec& exec, const EmbeddingBackward& op) {
   const int64_t count = op.dx.rows(), cols = op.dx.cols();
   CudaQueue queue(exec);
-  if (op.dtable) {
-    const TokenRows rows = rows_of(op.dtable, op.first_token, op.vocabulary);
-    with_storage(op.dx.dtype, [&](auto type) { add_rows<decltype(type)>(queue, op, rows, count, cols); });
-  }
-  if (op.dpositions) {
-    const int64_t used = op.at ? op.dpositions.rows() : std::min(op.length, count);
-    with_storage(op.dx.dtype, [&](auto type) {
-      using T = decltype(type);
-      const PositionsBody<T> body = {
-          op.dx.as<T>(), static_cast<const int32_t*>(op.at.data), op.dpositions.as<float>(), count, cols, op.length};
-      launch_flat<1>(queue, "embedding_positions", body, used * cols,
+  with_storage(op.dx.dtype, [&](auto type) {
+    const auto* dx = op.dx.as<decltype(type)>();
+    if (op.dtable)
+      add_rows(queue, op.tokens, dx, op.dtable, rows_of(op.dtable, op.first_token, op.vocabulary), count, cols);
+    if (op.dpositions && op.at) {
+      add_rows(queue, op.at, dx, op.dpositions, rows_of(op.dpositions, 0, 0), count, cols);
+    } else if (op.dpositions) {
+      const PositionsBody<decltype(type)> body = {dx, op.dpositions.as<float>(), count, cols, op.length};
+      launch_flat<1>(queue, "embedding_positions", body, std::min(op.length, count) * cols,
                      cols % 4 == 0 && aligned16(body.dx, body.dpositions));
-    });
-  }
+    }
+  });
 }
 
 }  // namespace thinwire

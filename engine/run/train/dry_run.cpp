@@ -270,7 +270,8 @@ size_t fp8_copies(const RunConfig& config) {
 }
 
 // What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, weights in fp8, attention's
-// scratch (our own kernels, in fp32 for one, need none without dropout), and what ranks take for their traffic.
+// scratch (our own kernels, in fp32 for one, need none without dropout), and what ranks take for their traffic: there
+// kernels run on a stream of their own, with the library's workspace once more. NCCL's buffers are not in it.
 size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
   AttentionCalls calls;
@@ -281,7 +282,7 @@ size_t gpu_overhead(const RunConfig& config) {
                        shard.local().heads_per_group(), config.model.head_dim, false)
           .shape;
   const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(shape) : 0;
-  const auto traffic = static_cast<size_t>(DeviceTraffic::Options().scratch_bytes);
+  const auto traffic = static_cast<size_t>(DeviceTraffic::Options().scratch_bytes) + kProducts;
   return kContext + kProducts + fp8_copies(config) + (fused ? attention_scratch(calls.call) : own) +
          (mesh_shape(config).ranks() > 1 ? traffic : 0);
 }

@@ -30,9 +30,17 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
   if (const auto own = static_cast<int64_t>(device.memory_total()); own > 0) {
     const std::string limit = "the device has " + size_text(own);
     if (planned <= own) return of_a_rank + ", " + limit;  // what else is in use shows when the memory is taken
+    std::string ordered;
+    if (run.deterministic) {
+      RunConfig other = run;
+      other.deterministic = false;
+      if (const auto less = planned - static_cast<int64_t>(plan_memory(other).total() + process_overhead(other).bytes);
+          less > planned / 20)
+        ordered = ", say deterministic: false (attention's backward pass then takes " + size_text(less) + " less)";
+    }
     throw_bad_config("not enough GPU memory: this configuration needs " + of_a_rank + ", " + limit +
-                     "; lower train_micro_batch_size_per_gpu, raise recompute_granularity or shard by "
-                     "zero_optimization.stage; --dry-run prints the plan");
+                     "; lower train_micro_batch_size_per_gpu, raise recompute_granularity" + ordered +
+                     " or shard by zero_optimization.stage; --dry-run prints the plan");
   }
   const MemoryLimit node = memory_limit();
   const int64_t process = address_limit(), needed = planned * ranks_here;

@@ -23,6 +23,7 @@ double time_of_layers(RunConfig run, int64_t layers) {
   run.layout = LayoutConfig();
   run.data.global_batch = run.data.micro_batch;
   run.accumulation = 1;
+  run.cuda_graphs = false;
   const Backend backend = open_backend(run.device, 0);
   try {
     refuse_what_does_not_fit(run, 1, *backend.device);
@@ -35,6 +36,7 @@ double time_of_layers(RunConfig run, int64_t layers) {
   Replica replica(run, backend.device.get(), backend.ops, true);
   replica.set_fresh_weights();
   BareTraining training(replica);
+  training.timer.wait_for(replica.exec().stream);
   const StepTimer& timer = training.timer;
   double best = 1e300;
   for (int64_t i = 0; i < 5; ++i) {
@@ -84,7 +86,11 @@ void settle_hold(RunConfig& run, Job& job) {
   Hold hold = Hold::kUnit;
   job.agree([&] {
     if (!job.first()) return;
-    hold = choose_hold(run, job.local_size(), static_cast<double>(memory_limit().bytes));
+    double memory = static_cast<double>(memory_limit().bytes);
+    if (run.device != "cpu")
+      memory =
+          static_cast<double>(open_backend(run.device, job.local_rank()).device->memory_total()) * job.local_size();
+    hold = choose_hold(run, job.local_size(), memory);
   });
   layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
   log_info("hold: gathered weights stay for one " + std::string(name_of(layout.hold)));

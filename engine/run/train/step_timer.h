@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "engine/base/device/stream.h"
+
 namespace thinwire {
 
 enum class StepPart { kData, kForward, kBackward, kOptimizer, kEvaluation, kCheckpoint, kCount };
@@ -24,6 +26,7 @@ class StepTimer {
    public:
     Scope(StepTimer& timer, StepPart part) : timer_(timer), part_(part), start_(Clock::now()) {}
     ~Scope() {
+      if (timer_.stream_ != nullptr) timer_.stream_->synchronize();
       timer_.ms_[static_cast<size_t>(part_)] +=
           std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
     }
@@ -36,12 +39,15 @@ class StepTimer {
     Clock::time_point start_;
   };
 
+  // Parts last until what they queued there is done; else, on a GPU, until it is queued. (Not while a stream records.)
+  void wait_for(Stream& stream) { stream_ = &stream; }
   Scope measure(StepPart part) { return Scope(*this, part); }
   double ms(StepPart part) const { return ms_[static_cast<size_t>(part)]; }
   void reset() { ms_.fill(0.0); }
 
  private:
   std::array<double, static_cast<size_t>(StepPart::kCount)> ms_{};
+  Stream* stream_ = nullptr;
 };
 
 }  // namespace thinwire

@@ -22,7 +22,7 @@ void check(ncclResult_t result, const char* call, ncclComm_t communicator = null
   // What no restart mends is no hung peer.
   if (said.find("out of memory") != std::string::npos)
     throw_bad_config("not enough GPU memory: " + std::string(call) + ": " + said +
-                     "; NCCL needs up to a GiB beside the plan: lower train_micro_batch_size_per_gpu, raise "
+                     "; NCCL's buffers are not in the plan: lower train_micro_batch_size_per_gpu, raise "
                      "recompute_granularity, or find out what else is on the GPU");
   if (said.find("No space left") != std::string::npos)
     throw_bad_config(std::string(call) + ": " + said + "; make /dev/shm larger (docker run --shm-size)");

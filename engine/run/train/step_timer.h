@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <string_view>
 
 #include "engine/base/device/stream.h"
@@ -25,8 +26,8 @@ class StepTimer {
   class Scope {
    public:
     Scope(StepTimer& timer, StepPart part) : timer_(timer), part_(part), start_(Clock::now()) {}
-    ~Scope() {
-      if (timer_.stream_ != nullptr) timer_.stream_->synchronize();
+    ~Scope() noexcept(false) {  // a device's error comes where it is waited for
+      if (timer_.stream_ != nullptr && std::uncaught_exceptions() == 0) timer_.stream_->synchronize();
       timer_.ms_[static_cast<size_t>(part_)] +=
           std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
     }

@@ -117,12 +117,12 @@ class Emulated:
         return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])
 
 
-@contextlib.contextmanager
 def version_of(build):
     """The commit that a build's bench is of, as it says itself."""
     return output([os.path.join(build, "bench"), "--version"]).partition("git ")[2].split()[0]
 
 
+@contextlib.contextmanager
 def emulated():
     def stop(number, _):
         raise SystemExit(128 + number)

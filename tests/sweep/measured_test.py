@@ -55,6 +55,16 @@ class Measured(unittest.TestCase):
             with self.assertRaises(SystemExit):
                 measured.put(path, "<!-- nowhere -->", "new\n")
 
+    def test_a_lab_ends_with_its_block_and_builds_tell_their_commit(self):
+        with measured.emulated() as lab:
+            self.assertEqual(lab.run(2)[-1], "--")
+        with tempfile.TemporaryDirectory() as folder:
+            bench = os.path.join(folder, "bench")
+            with open(bench, "w", encoding="utf-8") as f:
+                f.write("#!/bin/sh\necho 'thinwire 1.0 git 0123abc (cpu)'\n")
+            os.chmod(bench, 0o755)
+            self.assertEqual(measured.version_of(folder), "0123abc")
+
 
 class Speed(unittest.TestCase):
     def test_verdicts(self):

@@ -14,20 +14,29 @@ import time
 
 import measured
 from measured import ROOT, CellError, machine, output
+from sweep_store import write_atomic
 
 FORTUNES = "/usr/share/games/fortunes"
 
 
 class Store:
-    """Results as JSON lines in a folder: what is in there is not measured again."""
+    """Results as JSON lines in a folder: what is in there is not measured again. settings: what a cell's key does not tell, one for all cells of a folder."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, settings=None):
         self.folder = os.path.abspath(folder)
         if os.path.commonpath([self.folder, ROOT]) == ROOT:
             raise CellError(f"--out {folder} is inside the tree; name a folder elsewhere")
         os.makedirs(self.folder, exist_ok=True)
         self.path = os.path.join(self.folder, "results.jsonl")
         self.records = {r["key"]: r for r in measured.read_cells(self.path)}
+        if settings is not None:
+            kept = os.path.join(self.folder, "settings.json")
+            if not os.path.exists(kept):
+                write_atomic(kept, json.dumps(settings))
+            with open(kept, encoding="utf-8") as f:
+                before = json.load(f)
+            if before != settings:
+                raise CellError(f"--out {folder} holds cells of other settings ({before}, now {settings}): name another folder")
 
     def has(self, key):
         return key in self.records and "error" not in self.records[key]

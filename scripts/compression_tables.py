@@ -105,7 +105,7 @@ def parts(spec, zero):
 
 class Tables:
     def __init__(self, o):
-        self.o, self.store = o, Store(o.out)
+        self.o, self.store = o, Store(o.out, {"zero": o.zero, "set": o.keys, "text": o.text})
         self.run_dir = os.path.join(self.store.folder, "run")
         self.text_keys, self.facts = text(self.store.folder, o.build, o.text)
         self.asked = []

@@ -65,6 +65,15 @@ class Measured(unittest.TestCase):
             os.chmod(bench, 0o755)
             self.assertEqual(measured.version_of(folder), "0123abc")
 
+    def test_a_folder_holds_cells_of_one_setting(self):
+        import compression_cells
+        with tempfile.TemporaryDirectory() as folder:
+            compression_cells.Store(folder, {"zero": 0, "set": []})
+            compression_cells.Store(folder, {"zero": 0, "set": []}).add({"key": "a"})
+            self.assertTrue(compression_cells.Store(folder).has("a"))
+            with self.assertRaisesRegex(measured.CellError, "other settings"):
+                compression_cells.Store(folder, {"zero": 1, "set": []})
+
 
 class Speed(unittest.TestCase):
     def test_verdicts(self):

@@ -41,6 +41,7 @@ scripts/check_layering
 
 say "tests"
 export OMP_WAIT_POLICY=passive
+[ "$mode" != full ] || export THINWIRE_TEST_FULL=1  # all cases of tests that otherwise take a part of them
 if [ "$mode" = fast ]; then
   ctest --test-dir build -L core --output-on-failure -j 2 --no-tests=error
 else

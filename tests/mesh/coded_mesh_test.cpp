@@ -1,16 +1,20 @@
 // Every preset under layouts of all kinds: it trains about as the plain run does, sends exactly what is priced, keeps
-// replicas equal, and repeats its bits. (The last three are checked inside of each run.)
+// replicas equal, and repeats its bits. (The last three are checked inside of each run.) Each layout takes a third of
+// the presets, and all of them in `scripts/test.sh full`.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "compression/site.h"
 #include "engine/run/config/presets.h"
 #include "tests/mesh/mesh_harness.h"
+#include "tests/support/thorough.h"
 
 namespace thinwire::mesh::coded_mesh_test {
 namespace {
@@ -48,11 +52,15 @@ class CodedMesh : public testing::TestWithParam<std::string> {};
 
 TEST_P(CodedMesh, TrainsUnderEveryLayout) {
   const std::string preset = GetParam();
+  const std::vector<std::string> all = preset_names();
+  const auto number = static_cast<uint64_t>(std::ranges::find(all, preset) - all.begin());
+  uint64_t place = 0;
   for (Layout layout : layouts()) {
     // Momentum is sent whole: every rank keeps all of it.
     if (preset.starts_with("one_bit_adam") && layout.optimizer != "replicated") continue;
     // Variants of another preset, by a number or two: the layout with all dimensions (momentum: the first).
     if (is_variant(preset) && layout.ranks() != (preset == "one_bit_adam_20" ? 2 : 8)) continue;
+    if (!is_variant(preset) && !test::in_turn(place++, number, 3)) continue;
     const Curve& plain = plain_run(layout);
     // A preset may bring a placement of its own, which an explicit one would override.
     layout.more = {"compression=" + preset};
@@ -75,13 +83,8 @@ TEST_P(CodedMesh, TrainsUnderEveryLayout) {
   }
 }
 
-std::vector<std::string> names() {
-  std::vector<std::string> list;
-  for (const std::string& p : preset_names()) list.push_back(p);
-  return list;
-}
-
-INSTANTIATE_TEST_SUITE_P(Presets, CodedMesh, testing::ValuesIn(names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Presets, CodedMesh, testing::ValuesIn(preset_names()),
+                         [](const auto& info) { return info.param; });
 
 // Rules for the messages that would make a step longer. Which those are follows from the plan, so what has to hold
 // is that the two ends agree (a sender that codes what the receiver takes as it is hangs, and the watchdog ends it),
@@ -207,13 +210,16 @@ TEST(CodedMeshRules, SeveralForOneSite) {
 // Keys, values and their gradients between context-parallel ranks: what is computed again, and gathered again for the
 // backward pass, is what was computed with; fewer bytes travel; and it learns.
 TEST(CodedMeshSequence, KeysAndValues) {
+  uint64_t number = 0, place = 0;
   for (const auto& [family, way] : {std::pair<std::string, std::string>("gpt2", "all_gather"),
                                     {"llama", "all_gather"},
                                     {"gpt2", "a2a"},
                                     {"llama", "a2a"},
                                     {"llama", "p2p"}}) {
     const Model model{.family = family};
+    ++number;
     for (Layout layout : {Layout{.context = 2}, Layout{.context = 3}, Layout{.tensor = 2, .context = 2}}) {
+      if (!test::in_turn(number, place++, 3)) continue;
       SCOPED_TRACE(layout.name());
       const auto site = [](const Curve& c, Site s) { return c.wire[static_cast<size_t>(s)]; };
       layout.more = {"cp_comm_type=" + way};

@@ -115,27 +115,9 @@ def shown(words, folder, build):
 
 
 def launch(command, limit):
-    """Runs mpirun or the lab's; returns (exit code, what it said last). Whatever ends this script ends the ranks: mpirun is asked, not killed,
-    since ranks outlive a killed one."""
-    def stop(number, _):
-        raise SystemExit(128 + number)
-    old = signal.signal(signal.SIGTERM, stop)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, err = process.communicate(timeout=limit)
-        except BaseException as e:
-            process.terminate()
-            out = err = ""
-            try:
-                out, err = process.communicate(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            if isinstance(e, subprocess.TimeoutExpired):
-                raise CellError(f"not done after {limit:.0f} s; it had said: {(err or out).strip()[-800:]}") from None
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, old)
-    return process.returncode, (err or out).strip()[-800:]
+    """Runs mpirun or the lab's; returns (exit code, what it said last)."""
+    code, out, err = measured.run(command, limit)
+    return code, (err or out).strip()[-800:]
 
 
 def train(front, build, keys, run_dir, limit, may_stop=False):

@@ -8,8 +8,9 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 
-from sweep_store import write_atomic
+from sweep_store import StoreError, write_atomic
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
@@ -25,10 +26,13 @@ def build_folder():
 
 
 def ends(main):
-    """Runs a script to its exit code; a CellError is its one message."""
+    """Runs a script to its exit code; a CellError or a StoreError is its one message. SIGTERM ends it as an exception does, so that it tidies up."""
+    def stop(number, _):
+        raise SystemExit(128 + number)
+    signal.signal(signal.SIGTERM, stop)
     try:
         sys.exit(main())
-    except CellError as e:
+    except (CellError, StoreError) as e:
         fail(e)
 
 
@@ -54,12 +58,39 @@ def add_cell(path, record):
         f.write(json.dumps(record) + "\n")
 
 
+def kept(path, make):
+    """The JSON of a file, which make() returns where there is no file yet."""
+    if not os.path.exists(path):
+        write_atomic(path, json.dumps(make()))
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def run(command, limit=None):
+    """Runs a command; returns (exit code, stdout, stderr). CellError where it takes longer than limit seconds. Whatever ends this script ends the command:
+    mpirun is asked, not killed, since ranks outlive a killed one."""
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=limit)
+        except BaseException as e:
+            process.terminate()
+            out = err = ""
+            try:
+                out, err = process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise CellError(f"{shlex.join(map(str, command))}: not done after {limit:g} s; it had said: {(err or out).strip()[-800:]}") from None
+            raise
+    return process.returncode, out, err
+
+
 def output(command, limit=None, codes=(0,)):
     """What a program prints. CellError with what it said where it ends with another code than these."""
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit)
-    if done.returncode not in codes:
-        raise CellError(f"{shlex.join(map(str, command))}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
-    return done.stdout
+    code, out, err = run(command, limit)
+    if code not in codes:
+        raise CellError(f"{shlex.join(map(str, command))}: exit {code}: {(err or out).strip()[-400:]}")
+    return out
 
 
 def json_lines(command, limit=None, codes=(0,)):
@@ -124,10 +155,7 @@ def version_of(build):
 
 @contextlib.contextmanager
 def emulated():
-    def stop(number, _):
-        raise SystemExit(128 + number)
     lab = Emulated()
-    signal.signal(signal.SIGTERM, stop)
     try:
         yield lab
     finally:

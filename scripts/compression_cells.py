@@ -14,7 +14,6 @@ import time
 
 import measured
 from measured import ROOT, CellError, machine, output
-from sweep_store import write_atomic
 
 FORTUNES = "/usr/share/games/fortunes"
 
@@ -30,11 +29,7 @@ class Store:
         self.path = os.path.join(self.folder, "results.jsonl")
         self.records = {r["key"]: r for r in measured.read_cells(self.path)}
         if settings is not None:
-            kept = os.path.join(self.folder, "settings.json")
-            if not os.path.exists(kept):
-                write_atomic(kept, json.dumps(settings))
-            with open(kept, encoding="utf-8") as f:
-                before = json.load(f)
+            before = measured.kept(os.path.join(self.folder, "settings.json"), lambda: settings)
             if before != settings:
                 raise CellError(f"--out {folder} holds cells of other settings ({before}, now {settings}): name another folder")
 
@@ -63,8 +58,8 @@ def presets():
 def text(folder, build, given=None, percent=95):
     """Training and validation text as the quickstart makes them (percent of it, and the rest held out). Returns (keys, facts: bigram, trigram, bytes)."""
     where = os.path.join(folder, "text")
-    facts = os.path.join(where, "facts.json")
-    if not os.path.exists(facts):
+
+    def make():
         os.makedirs(where, exist_ok=True)
         if given:
             with open(given, "rb") as f:
@@ -87,11 +82,9 @@ def text(folder, build, given=None, percent=95):
             output([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
         printed = output([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
         words = printed.split()
-        with open(facts, "w", encoding="utf-8") as f:
-            json.dump({"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}, f)
-    with open(facts, encoding="utf-8") as f:
-        known = json.load(f)
-    return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], known
+        return {"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}
+    facts = measured.kept(os.path.join(where, "facts.json"), make)
+    return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], facts
 
 
 SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+) bytes in (\d+) operations?, (\w+)(?:, 1/([\d.]+) of it by (.+))?\)$")

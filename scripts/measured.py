@@ -183,13 +183,20 @@ def interval(values):
     return statistics.median(values), ordered[place], ordered[n - 1 - place]
 
 
+def verdict(low, high, least=-math.inf, most=math.inf):
+    """Of an interval beside a bound: it holds or fails over all of it, or cannot be told."""
+    if low >= least and high <= most:
+        return "met"
+    return "missed" if high < least or low > most else "cannot be told"
+
+
 # Student's t: 97.5 % of the distribution lie below, by degrees of freedom.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def t_interval(values):
-    """(mean, half): the two-sided 95 % interval of the mean of independent values, 2 to 10 of them."""
-    return statistics.fmean(values), T[len(values) - 2] * statistics.stdev(values) / len(values) ** 0.5
+    """(mean, half): the two-sided 95 % interval of the mean of independent values, two at least; of more than ten it is a little too wide."""
+    return statistics.fmean(values), T[min(len(values) - 2, len(T) - 1)] * statistics.stdev(values) / len(values) ** 0.5
 
 
 def table(head, rows, right=()):

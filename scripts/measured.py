@@ -135,8 +135,9 @@ class Emulated:
         self.be(2, "none")
         return self
 
-    def down(self):
-        if self.hosts:
+    def down(self, always=False):
+        """always: also what an earlier process left under this name."""
+        if self.hosts or always:
             self.hosts = 0
             subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
 

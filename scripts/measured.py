@@ -1,5 +1,6 @@
 # What scripts that measure share: cells as JSON lines, programs that print JSON, the emulated cluster, intervals, Markdown tables put into pages.
 import contextlib
+import functools
 import json
 import math
 import os
@@ -147,6 +148,15 @@ class Emulated:
 
     def sent(self):
         return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])
+
+
+@functools.cache
+def planned(plan, cluster, *words):
+    """The JSON lines that the program plan says of a cluster (its description as text); a question is asked once."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+        f.write(cluster)
+        f.flush()
+        return json_lines([plan, "--cluster", f.name, *words, "--json"], 300)
 
 
 def version_of(build):

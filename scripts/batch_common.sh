@@ -525,7 +525,7 @@ tw_absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 # The hooks that were set, for a job that does not inherit the environment.
 tw_hooks() {
   local name
-  for name in THINWIRE_SHARE THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_RANKS THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
+  for name in THINWIRE_SHARE THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_RANKS THINWIRE_LOG THINWIRE_CHECK THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
     case ${!name:-} in
       '' ) ;;
       *,*) printf ',%s' "\"$name='${!name}'\"" ;;

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """The tables of docs/results/codecs.md and docs/results/comm.md, from `build/bench codec` and `build/bench comm`.
 
-  scripts/bench_tables.py codec run FILE.jsonl [--seconds S]    measures codecs piece by piece; pieces in the file are not run again
-  scripts/bench_tables.py comm run FILE.jsonl [--seconds S] [--where memory lab crowded checked_memory checked_lab] [--rounds 5]    messages beside MPI's; the file grows
+  scripts/bench_tables.py codec run FILE.jsonl                  measures all codecs
+  scripts/bench_tables.py comm run FILE.jsonl [--where memory lab crowded checked_memory checked_lab] [--rounds 5]    messages beside MPI's; the file grows
   scripts/bench_tables.py comm page FILE.jsonl                  puts the tables of such a file into the page
   scripts/bench_tables.py codec page [FILE.jsonl]               writes the page behind its marker and its picture from codecs_cells.jsonl, which FILE replaces
 
-No piece and no round begins after S seconds (a shared machine is borrowed for a minute at a time). memory: 2 ranks on this machine; lab: 2
-hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks. THINWIRE_BUILD: where `bench` is (default build). Exit code 1 when a proof
-does not hold.
+memory: 2 ranks on this machine; lab: 2 hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks. THINWIRE_BUILD: where `bench` is
+(default build). Exit code 1 when a proof does not hold.
 """
 import argparse
 import collections
@@ -29,14 +28,6 @@ CHECKSUMS = os.path.join(ROOT, "docs", "results", "checksums.md")
 
 # ---- codecs
 
-# Filters of pieces that take less than a minute each; together all cases. The first ones are what goals are about; a case that two
-# pieces have counts as the first measured it.
-LARGE = "/67108864"
-PIECES = [["low_rank", "1024x1920"], ["zfp(rate=8)/", "6"], ["block_int(bits=8,block=128,scale=fp16)/6"], ["block_int(bits=8,block=32,scale=fp16)/6"],
-          ["/snr"], ["/65536"], ["/1048576"], ["identity", LARGE], ["cast", LARGE], ["block_int(bits=8", LARGE], ["block_int(bits=6", LARGE],
-          ["block_int(bits=4", LARGE], ["block_int(bits=2", LARGE], ["mx(", LARGE], ["e3m0", LARGE], ["lloyd_max", LARGE], ["ecsq", LARGE], ["one_bit", LARGE],
-          ["zfp(rate=16)", LARGE], ["zfp(rate=24)", LARGE], ["mpc", LARGE], ["entropy", LARGE], ["top_k", LARGE],
-          ["random_k", LARGE], ["sketch", LARGE]]
 CELLS, PICTURE = (os.path.join(ROOT, "docs", "results", "codecs" + end) for end in ("_cells.jsonl", "_bits.svg"))
 MARKER = "<!-- from here on: scripts/bench_tables.py codec page -->"
 SIZES = [1 << 16, 1 << 20, 1 << 26]
@@ -63,27 +54,14 @@ SHOWN = ("cast(format=bf16)", "cast(format=e4m3)", "block_int(bits=8,block=32,sc
 
 
 def run_codec(o, bench):
-    began = time.monotonic()
-    done = {case["piece"] for case in read_cells(o.file)}
-    for piece in PIECES:
-        name, start = " ".join(piece), time.monotonic()
-        if name in done:
-            continue
-        if start - began > o.seconds:
-            print(f"{name}: not yet", file=sys.stderr)
-            return 0
-        for case in json_lines([bench, "codec", *piece, "--json"], codes=(0, 1)):
-            add_cell(o.file, {"piece": name, **case})
-        print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr)
-    return 0
+    cases = json_lines([bench, "codec", "--json"], codes=(0, 1))
+    write_atomic(o.file, "".join(json.dumps(case) + "\n" for case in cases))
+    return 0 if all(case.get("ok", True) for case in cases) else 1
 
 
 def cells(cases):
     """What docs/results keeps of the cases: GB/s and the ratio to memcpy as pairs."""
-    by_name, out = {}, []
-    for case in cases:
-        by_name.setdefault(case["case"], case)
-    cases = list(by_name.values())
+    by_name, out = {c["case"]: c for c in cases}, []
     timed = {c["codec"] for c in cases if "codec" in c}
 
     def pair(case, which):
@@ -181,7 +159,7 @@ PLACES |= {where: [1 << 16, 1 << 20, 1 << 24] for where in ("checked_memory", "c
 
 
 def run_comm(o, bench):
-    begin, ok = time.monotonic(), True
+    ok = True
     with emulated() as lab:
         for where in o.where:
             launch = lab.run(2) if where.endswith("lab") else ["mpirun", "-n", "4" if where == "crowded" else "2"]
@@ -189,9 +167,6 @@ def run_comm(o, bench):
             if where.endswith("lab"):
                 lab.be(2, "10gbit")
             for round_ in range(o.rounds):  # sizes in turn, so that a slow minute does not meet one of them alone
-                if time.monotonic() - begin > o.seconds:
-                    print(f"{where}: {round_} of {o.rounds} rounds", file=sys.stderr)
-                    break
                 for size in PLACES[where]:
                     for case in (c for name in names for c in json_lines([*launch, bench, "comm", f"{name}/{size}", "--json"], codes=(0, 1))):
                         add_cell(o.file, {"where": where, "round": round_, **case})
@@ -244,7 +219,6 @@ def main():
     parser.add_argument("file", nargs="?")
     parser.add_argument("--where", nargs="+", choices=PLACES, default=list(PLACES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1e9)
     o = parser.parse_args()
     if not o.file and (o.what, o.verb) != ("codec", "page"):
         parser.error("which FILE.jsonl?")

@@ -19,6 +19,7 @@ import sys
 
 sys.dont_write_bytecode = True
 from measured import ROOT, emulated, ends, json_lines, need, table as markdown
+from sweep_store import write_atomic
 
 
 def exposed(line):
@@ -110,8 +111,7 @@ def main():
     text = table(results, o)
     print(text)
     if o.out:
-        with open(o.out, "w", encoding="utf-8") as f:
-            f.write("# Communication behind compute\n\n" + text + "\n")
+        write_atomic(o.out, "# Communication behind compute\n\n" + text + "\n")
     least = min(r["hidden"] for r in results)
     print(f"\nleast hidden: {100 * least:.0f} % ({'at least' if least >= o.least else 'BELOW'} {100 * o.least:.0f} %)")
     return 0 if least >= o.least else 1

@@ -4,7 +4,7 @@
   scripts/compare_pytorch.py step [--python PYTHON] [--peer FILE] [--rounds 2] [SHAPE ...]
       One process, shapes (default: char 124m) in fp32 and bf16, beside eager and compiled PyTorch. PYTHON needs torch; FILE times a
       GPT-2 step and prints tok/s=... (default ../shared/peers/pytorch_step.py). The ratio is ours / the faster of both.
-  scripts/compare_pytorch.py ddp [--venv DIR] [--peer FILE] [--rounds 3] [--quick] [--only ours|theirs] [--out FILE.md] [key=value ...]
+  scripts/compare_pytorch.py ddp [--venv DIR] [--peer FILE] [--rounds 3] [--out FILE.md] [key=value ...]
       Data parallel beside PyTorch DDP over gloo, on two emulated hosts (scripts/lab, root): model `char`, fp32, one thread and core per rank;
       micro batch 8 at 10gbit, 1gbit and 100mbit, micro batch 1 at 1gbit. key=value is passed to `bench step` (default
       zero_optimization.stage=1, whose all-gather may hide under the next forward). DIR: a virtual environment with torch and numpy, made if
@@ -12,7 +12,6 @@
 """
 import argparse
 import collections
-import json
 import os
 import re
 import statistics
@@ -21,8 +20,8 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from measured import ROOT, emulated, ends, fail, json_lines, machine, need, output, table
+from measured import ROOT, emulated, ends, fail, json_lines, machine, need, output, read_cells, table
+from sweep_store import write_atomic
 
 SHAPES = {"char": (64, 256, 4), "124m": (1, 1024, 5), "tiny": (16, 64, 40), "30m": (4, 512, 8)}  # batch, length, steps
 SETTINGS = ((8, "10gbit", 8), (8, "1gbit", 8), (8, "100mbit", 4), (1, "1gbit", 24))  # micro batch, link, steps
@@ -68,8 +67,7 @@ def theirs(lab, o, batch, steps, work):
     path = os.path.join(work, "theirs.jsonl")
     output([*lab.run(2), "env", "OMP_NUM_THREADS=1", "MASTER_ADDR=h0", "MASTER_PORT=29500", "sh", "-c", 'RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE exec "$@"', "sh",
             o.python, o.peer, "--modes", "none", "--warm", "2", "--steps", str(steps), "--B", str(batch), "--out", path])
-    with open(path, encoding="utf-8") as f:
-        got = json.loads(f.readlines()[-1])
+    got = read_cells(path)[-1]
     return got["tok_s"], got["med_ms"], got["MB_sent_per_rank"]
 
 
@@ -77,25 +75,23 @@ def ddp(o):
     need("bench", build=os.path.join(ROOT, "build"))
     o.keys = o.more or ["zero_optimization.stage=1"]
     o.python = os.path.abspath(os.path.join(o.venv, "bin", "python"))
-    if o.only != "ours":
-        if not os.access(o.python, os.X_OK):
-            output([sys.executable, "-m", "venv", o.venv])
-        if subprocess.run([o.python, "-c", "import torch, numpy"], capture_output=True, check=False).returncode:
-            output([o.python, "-m", "pip", "install", "-q", "torch", "numpy"])
-    runs = [(who, function) for who, function in (("ours", ours), ("theirs", theirs)) if o.only in (None, who)]
+    if not os.access(o.python, os.X_OK):
+        output([sys.executable, "-m", "venv", o.venv])
+    if subprocess.run([o.python, "-c", "import torch, numpy"], capture_output=True, check=False).returncode:
+        output([o.python, "-m", "pip", "install", "-q", "torch", "numpy"])
     rows = []
     with emulated() as lab, tempfile.TemporaryDirectory() as work:
         for batch, rate, steps in SETTINGS:
             lab.be(2, rate)
             got = collections.defaultdict(list)
             for _ in range(o.rounds):  # in turn, so that a machine whose speed drifts treats both alike
-                for who, function in runs:
-                    got[who].append(function(lab, o, batch, (steps + 1) // 2 if o.quick else steps, work))
+                for who, function in (("ours", ours), ("theirs", theirs)):
+                    got[who].append(function(lab, o, batch, steps, work))
                     print(batch, rate, who, *got[who][-1], file=sys.stderr)
             middle = {who: [statistics.median(v) for v in zip(*numbers)] for who, numbers in got.items()}
-            cells = [f"{middle[w][i]:.{digits}f}" if w in middle else "-" for i, digits in ((0, 0), (1, 0), (2, 1)) for w in ("ours", "theirs")]
+            cells = [f"{middle[w][i]:.{digits}f}" for i, digits in ((0, 0), (1, 0), (2, 1)) for w in ("ours", "theirs")]
             pairs = [a[0] / b[0] for a, b in zip(got["ours"], got["theirs"])]
-            ratio = f"{middle['ours'][0] / middle['theirs'][0]:.2f} ({min(pairs):.2f} to {max(pairs):.2f})" if pairs else "-"
+            ratio = f"{middle['ours'][0] / middle['theirs'][0]:.2f} ({min(pairs):.2f} to {max(pairs):.2f})"
             rows.append([batch, rate, *cells[:2], ratio, *cells[2:]])
     text = table(["micro batch", "link", "ours tok/s", "DDP tok/s", "ours / DDP (per round)", "ours step ms", "DDP step ms", "MB per rank and step: ours", "DDP"], rows) + f"""
 Medians over {o.rounds} rounds, ours and theirs in turn; fp32 compute and fp32 on the wire on both sides, one thread and one core per rank, two
@@ -105,8 +101,7 @@ fused AdamW, started the same way.
 """
     print(text, end="")
     if o.out:
-        with open(o.out, "w", encoding="utf-8") as f:
-            f.write(f"# Data parallel training beside PyTorch DDP, on two emulated hosts\n\n`scripts/compare_pytorch.py ddp {' '.join(o.keys)}` on {machine()}.\n\n{text}")
+        write_atomic(o.out, f"# Data parallel training beside PyTorch DDP, on two emulated hosts\n\n`scripts/compare_pytorch.py ddp {' '.join(o.keys)}` on {machine()}.\n\n{text}")
 
 
 def main():
@@ -116,12 +111,10 @@ def main():
     for name, default in (("--python", "python3"), ("--venv", os.path.join(ROOT, ".venv")), ("--peer", None), ("--out", None)):
         options.add_argument(name, default=default)
     options.add_argument("--rounds", type=int)
-    options.add_argument("--quick", action="store_true")
-    options.add_argument("--only", choices=("ours", "theirs"))
     o = options.parse_intermixed_args()
     o.rounds = o.rounds or {"step": 2, "ddp": 3}[o.what]
     o.peer = os.path.abspath(o.peer or os.path.join(ROOT, "..", "shared", "peers", f"pytorch_{o.what}.py"))
-    if o.only != "ours" and not os.access(o.peer, os.R_OK):
+    if not os.access(o.peer, os.R_OK):
         fail(f"no peer script {o.peer}; name one with --peer")
     return {"step": step, "ddp": ddp}[o.what](o)
 

@@ -14,7 +14,6 @@ import time
 
 import measured
 from measured import ROOT, CellError, machine, output
-from sweep_store import write_atomic
 
 FORTUNES = "/usr/share/games/fortunes"
 
@@ -30,11 +29,7 @@ class Store:
         self.path = os.path.join(self.folder, "results.jsonl")
         self.records = {r["key"]: r for r in measured.read_cells(self.path)}
         if settings is not None:
-            kept = os.path.join(self.folder, "settings.json")
-            if not os.path.exists(kept):
-                write_atomic(kept, json.dumps(settings))
-            with open(kept, encoding="utf-8") as f:
-                before = json.load(f)
+            before = measured.kept(os.path.join(self.folder, "settings.json"), lambda: settings)
             if before != settings:
                 raise CellError(f"--out {folder} holds cells of other settings ({before}, now {settings}): name another folder")
 
@@ -63,8 +58,8 @@ def presets():
 def text(folder, build, given=None, percent=95):
     """Training and validation text as the quickstart makes them (percent of it, and the rest held out). Returns (keys, facts: bigram, trigram, bytes)."""
     where = os.path.join(folder, "text")
-    facts = os.path.join(where, "facts.json")
-    if not os.path.exists(facts):
+
+    def make():
         os.makedirs(where, exist_ok=True)
         if given:
             with open(given, "rb") as f:
@@ -87,11 +82,9 @@ def text(folder, build, given=None, percent=95):
             output([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
         printed = output([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
         words = printed.split()
-        with open(facts, "w", encoding="utf-8") as f:
-            json.dump({"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}, f)
-    with open(facts, encoding="utf-8") as f:
-        known = json.load(f)
-    return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], known
+        return {"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}
+    facts = measured.kept(os.path.join(where, "facts.json"), make)
+    return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], facts
 
 
 SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+) bytes in (\d+) operations?, (\w+)(?:, 1/([\d.]+) of it by (.+))?\)$")
@@ -115,27 +108,9 @@ def shown(words, folder, build):
 
 
 def launch(command, limit):
-    """Runs mpirun or the lab's; returns (exit code, what it said last). Whatever ends this script ends the ranks: mpirun is asked, not killed,
-    since ranks outlive a killed one."""
-    def stop(number, _):
-        raise SystemExit(128 + number)
-    old = signal.signal(signal.SIGTERM, stop)
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, err = process.communicate(timeout=limit)
-        except BaseException as e:
-            process.terminate()
-            out = err = ""
-            try:
-                out, err = process.communicate(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            if isinstance(e, subprocess.TimeoutExpired):
-                raise CellError(f"not done after {limit:.0f} s; it had said: {(err or out).strip()[-800:]}") from None
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, old)
-    return process.returncode, (err or out).strip()[-800:]
+    """Runs mpirun or the lab's; returns (exit code, what it said last)."""
+    code, out, err = measured.run(command, limit)
+    return code, (err or out).strip()[-800:]
 
 
 def train(front, build, keys, run_dir, limit, may_stop=False):

@@ -35,10 +35,9 @@ def records(more=()):
     return [*found, *kept.values()]
 
 
-def verdict(low, high, least=-math.inf, most=math.inf):
-    if low >= least and high <= most:
-        return MET
-    return MISSED if high < least or low > most else OPEN
+def verdict(low, high, **bounds):
+    said = measured.verdict(low, high, **bounds)
+    return MISSED if said == "missed" else said
 
 
 def span(value, low, high, places=2):
@@ -212,7 +211,7 @@ def loss_words(got):
 
 
 def loss_verdict(got):
-    return verdict(-math.inf, got[0] + got[1], most=LOSS_AT_MOST) if got[0] - got[1] <= LOSS_AT_MOST else MISSED
+    return verdict(got[0] - got[1], got[0] + got[1], most=LOSS_AT_MOST)
 
 
 def targets(kinds):

@@ -27,7 +27,6 @@ import os
 import sys
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import compression_page
 from compression_cells import (Store, agrees, decided_at, final_loss, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
                                text, train, work_alone)

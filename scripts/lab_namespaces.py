@@ -10,14 +10,12 @@ import signal
 import socket
 import time
 
-from sweep_process import marked, parent, start_time
+from sweep_process import libc, marked, parent, start_time
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNET = 0x20000, 0x04000000, 0x08000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 KINDS = (("ipc", CLONE_NEWIPC), ("uts", CLONE_NEWUTS), ("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS))  # mnt last: paths change with it
 MARK = "THINWIRE_LAB"  # environment of every process of a lab; the value is the lab's state directory
-
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LabError(Exception):

@@ -1,5 +1,6 @@
 # What scripts that measure share: cells as JSON lines, programs that print JSON, the emulated cluster, intervals, Markdown tables put into pages.
 import contextlib
+import functools
 import json
 import math
 import os
@@ -8,8 +9,9 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 
-from sweep_store import write_atomic
+from sweep_store import StoreError, write_atomic
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
@@ -25,10 +27,13 @@ def build_folder():
 
 
 def ends(main):
-    """Runs a script to its exit code; a CellError is its one message."""
+    """Runs a script to its exit code; a CellError or a StoreError is its one message. SIGTERM ends it as an exception does, so that it tidies up."""
+    def stop(number, _):
+        raise SystemExit(128 + number)
+    signal.signal(signal.SIGTERM, stop)
     try:
         sys.exit(main())
-    except CellError as e:
+    except (CellError, StoreError) as e:
         fail(e)
 
 
@@ -54,12 +59,39 @@ def add_cell(path, record):
         f.write(json.dumps(record) + "\n")
 
 
+def kept(path, make):
+    """The JSON of a file, which make() returns where there is no file yet."""
+    if not os.path.exists(path):
+        write_atomic(path, json.dumps(make()))
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def run(command, limit=None):
+    """Runs a command; returns (exit code, stdout, stderr). CellError where it takes longer than limit seconds. Whatever ends this script ends the command:
+    mpirun is asked, not killed, since ranks outlive a killed one."""
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=limit)
+        except BaseException as e:
+            process.terminate()
+            out = err = ""
+            try:
+                out, err = process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise CellError(f"{shlex.join(map(str, command))}: not done after {limit:g} s; it had said: {(err or out).strip()[-800:]}") from None
+            raise
+    return process.returncode, out, err
+
+
 def output(command, limit=None, codes=(0,)):
     """What a program prints. CellError with what it said where it ends with another code than these."""
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit)
-    if done.returncode not in codes:
-        raise CellError(f"{shlex.join(map(str, command))}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
-    return done.stdout
+    code, out, err = run(command, limit)
+    if code not in codes:
+        raise CellError(f"{shlex.join(map(str, command))}: exit {code}: {(err or out).strip()[-400:]}")
+    return out
 
 
 def json_lines(command, limit=None, codes=(0,)):
@@ -104,8 +136,9 @@ class Emulated:
         self.be(2, "none")
         return self
 
-    def down(self):
-        if self.hosts:
+    def down(self, always=False):
+        """always: also what an earlier process left under this name."""
+        if self.hosts or always:
             self.hosts = 0
             subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
 
@@ -117,6 +150,15 @@ class Emulated:
         return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])
 
 
+@functools.cache
+def planned(plan, cluster, *words):
+    """The JSON lines that the program plan says of a cluster (its description as text); a question is asked once."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+        f.write(cluster)
+        f.flush()
+        return json_lines([plan, "--cluster", f.name, *words, "--json"], 300)
+
+
 def version_of(build):
     """The commit that a build's bench is of, as it says itself."""
     return output([os.path.join(build, "bench"), "--version"]).partition("git ")[2].split()[0]
@@ -124,10 +166,7 @@ def version_of(build):
 
 @contextlib.contextmanager
 def emulated():
-    def stop(number, _):
-        raise SystemExit(128 + number)
     lab = Emulated()
-    signal.signal(signal.SIGTERM, stop)
     try:
         yield lab
     finally:
@@ -155,13 +194,20 @@ def interval(values):
     return statistics.median(values), ordered[place], ordered[n - 1 - place]
 
 
+def verdict(low, high, least=-math.inf, most=math.inf):
+    """Of an interval beside a bound: it holds or fails over all of it, or cannot be told."""
+    if low >= least and high <= most:
+        return "met"
+    return "missed" if high < least or low > most else "cannot be told"
+
+
 # Student's t: 97.5 % of the distribution lie below, by degrees of freedom.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def t_interval(values):
-    """(mean, half): the two-sided 95 % interval of the mean of independent values, 2 to 10 of them."""
-    return statistics.fmean(values), T[len(values) - 2] * statistics.stdev(values) / len(values) ** 0.5
+    """(mean, half): the two-sided 95 % interval of the mean of independent values, two at least; of more than ten it is a little too wide."""
+    return statistics.fmean(values), T[min(len(values) - 2, len(T) - 1)] * statistics.stdev(values) / len(values) ** 0.5
 
 
 def table(head, rows, right=()):

@@ -183,7 +183,7 @@ class Runner:
             if killed:
                 self.say(f"{killed} processes of it had to be killed")
         if self.sweep.kind == "lab":
-            self.lab_down()
+            self.lab.down(always=True)
         for point in points:
             self.settle(point)
 
@@ -370,9 +370,4 @@ class Runner:
                     except OSError:
                         self.running.pop(run.point.id, None)  # the disk is full; the next runner finds out
             time.sleep(POLL_S)
-        if self.lab.hosts:
-            self.lab_down()
-
-    def lab_down(self):
-        subprocess.run([measured.LAB, "down", "--name", self.lab.name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        self.lab.hosts = 0
+        self.lab.down()

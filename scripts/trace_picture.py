@@ -11,6 +11,7 @@ import re
 import sys
 from pathlib import Path
 
+sys.dont_write_bytecode = True
 from sweep_store import StoreError
 from sweep_svg import draw
 

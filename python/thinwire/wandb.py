@@ -46,11 +46,7 @@ class Note:
 
     def __init__(self, run_dir):
         self.path = os.path.join(run_dir, "wandb.json")
-        try:
-            with open(self.path, encoding="utf-8") as f:
-                self.values = json.load(f)
-        except (FileNotFoundError, ValueError):
-            self.values = {"id": uuid.uuid4().hex[:12], "sent": 0}
+        self.values = read_json(run_dir, "wandb.json") or {"id": uuid.uuid4().hex[:12], "sent": 0}
 
     def write(self, **values):
         self.values.update(values)

@@ -4,7 +4,6 @@ import json
 import os
 import struct
 
-import numpy
 import safetensors
 import torch
 from safetensors.torch import save_file

@@ -2,7 +2,7 @@
 import os
 import unittest.mock
 
-from sweep_support import TINY, SweepCase, main
+from sweep_support import SweepCase, main
 
 import sweep_batch
 import sweep_batch_systems

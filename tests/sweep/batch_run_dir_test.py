@@ -1,6 +1,7 @@
 # What the batch scripts do by themselves: find the run directory that train takes from the same arguments, judge an end before the
 # run has begun, count cycles without progress, and submit a successor.
 import json
+import re
 import shutil
 import subprocess
 
@@ -47,6 +48,14 @@ class RunDirs(SweepCase):
         code, text = self.found("--config gone.json")
         self.assertEqual((code, (self.here / "runs").exists()), (78, False))
         self.assertRegex(text, r"(?s)error: .*gone.json.*train refuses this configuration \(directory ")
+
+
+    def test_a_successor_is_given_what_the_head_names(self):
+        head = (ROOT / "scripts" / "batch_common.sh").read_text().partition("# Exit codes")[0]
+        own_words = {"THINWIRE_ARGS", "THINWIRE_ARGS_FILE", "THINWIRE_ROOT"}
+        named = set(re.findall(r"^#   (THINWIRE_\w+)", head, re.M)) - own_words
+        self.assertGreater(len(named), 8)
+        self.assertEqual(named - set(re.findall(r",(\w+)=x", self.bash("tw_hooks", **dict.fromkeys(named, "x"))[1])), set())
 
 
 class EndsBeforeTheRunBegins(SweepCase):

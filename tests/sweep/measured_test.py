@@ -1,15 +1,23 @@
-# What measuring scripts share, and the verdicts of compare_speed and compare_commits.
+# What measuring scripts share, their verdicts, their help, and the pages that they make of committed cells.
+import contextlib
 import importlib.machinery
 import importlib.util
 import math
 import os
+import pathlib
 import random
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import time
+import types
 import unittest
 
 sys.dont_write_bytecode = True
-SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "scripts")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SCRIPTS, RESULTS = os.path.join(ROOT, "scripts"), os.path.join(ROOT, "docs", "results")
 sys.path.insert(0, SCRIPTS)
 import measured
 
@@ -42,6 +50,39 @@ class Measured(unittest.TestCase):
         for n in (6, 9, 17, 30):
             drawn = [measured.interval([chance.expovariate(1.0) for _ in range(n)]) for _ in range(1000)]
             self.assertGreater(sum(low <= math.log(2) <= high for _, low, high in drawn), 935, n)
+
+    def test_intervals_of_means(self):
+        mean, half = measured.t_interval([1.0, 3.0])
+        self.assertEqual((mean, round(half, 3)), (2.0, 12.706))
+        self.assertAlmostEqual(measured.t_interval([1.0, 3.0] * 10)[1], 2.262 * 1.026 / 20**0.5, 3)
+
+    def test_verdicts(self):
+        self.assertEqual([measured.verdict(1.0, 1.1, most=m) for m in (0.9, 1.05, 1.1)], ["missed", "cannot be told", "met"])
+        self.assertEqual([measured.verdict(1.0, 1.1, least=m) for m in (1.0, 1.05, 1.2)], ["met", "cannot be told", "missed"])
+
+    def test_what_is_made_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for made in (1, 2):
+                self.assertEqual(measured.kept(os.path.join(folder, "made.json"), lambda made=made: [made]), [1])
+
+    PATIENT = 'trap "touch $0.asked; exit" TERM; touch $0; while :; do sleep 0.05; done'
+
+    def test_what_takes_too_long_is_asked_to_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(measured.CellError, "not done after 0.5 s"):
+                measured.output(["sh", "-c", self.PATIENT, os.path.join(folder, "begun")], 0.5)
+            self.assertTrue(os.path.exists(os.path.join(folder, "begun.asked")))
+
+    def test_a_script_that_is_ended_ends_what_it_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            begun = os.path.join(folder, "begun")
+            text = "import sys; sys.path.insert(0, sys.argv[1]); import measured; measured.ends(lambda: measured.output(['sh', '-c', *sys.argv[2:]]))"
+            with subprocess.Popen([sys.executable, "-c", text, SCRIPTS, self.PATIENT, begun]) as process:
+                while not os.path.exists(begun) and process.poll() is None:
+                    time.sleep(0.02)
+                process.send_signal(signal.SIGTERM)
+                self.assertEqual(process.wait(30), 128 + signal.SIGTERM)
+            self.assertTrue(os.path.exists(begun + ".asked"))
 
     def test_tables_and_places(self):
         self.assertEqual(measured.table(["a", "b"], [["x|y", 1]], [1]), "| a | b |\n|---|---:|\n| x\\|y | 1 |\n")
@@ -90,6 +131,95 @@ class Speed(unittest.TestCase):
         self.assertEqual(verdict("step", rounds(30, 1.05, 0.005, again=1.05)), "cannot be told")
         self.assertEqual(verdict("comm_8", rounds(30, 1.05, 0.005, base=1.0)), "met")  # 0.05 us
         self.assertEqual(verdict("comm_8", rounds(30, 1.2, 0.005, base=1.0)), "missed")
+
+
+class Long(unittest.TestCase):
+    def test_losses_of_any_number_of_seeds(self):
+        long = script("compare_long")
+
+        def rows(seeds):
+            records = [{"cell": "loss_512", "round": n, "who": who, "eval_loss": 2.5 + n / 1000} for n in range(seeds) for who in long.CELLS["loss_512"]]
+            return [line for line in long.tables(records).splitlines() if line.startswith("| a2a")]
+        self.assertIn("| - | at most 1.005 | cannot be told |", rows(1)[0])
+        self.assertIn("11 pairs) | at most 1.005 | met |", rows(11)[0])
+
+    def test_the_longest_that_fits_may_be_none(self):
+        memory = script("check_long_memory")
+
+        class Group:
+            def __init__(self, limit):
+                pass
+
+            def close(self):
+                pass
+
+        def train(o, length, way, group, more):
+            if way == "whole" or length > 8192:
+                raise measured.CellError("killed")
+            return 1, 1.0
+        memory.Group, memory.train = Group, train
+        with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stderr(nothing):
+            text = memory.limit(types.SimpleNamespace(limit=1, most=1 << 20))
+        self.assertIn("| whole | 0 | - |\n| chunks | 8192 | - |", text)
+
+
+class Help(unittest.TestCase):
+    def test_every_script_says_what_it_is(self):
+        for name in ("bench_tables.py", "calibrate", "check_configs", "check_copy", "check_long_memory", "check_overlap.py", "check_planner", "compare_commits", "compare_long",
+                     "compare_pytorch.py", "compare_speed", "compression_tables.py", "published_claims", "resolve_stacks", "trace_picture.py"):
+            with self.subTest(name):
+                done = subprocess.run([sys.executable, os.path.join(SCRIPTS, name), "--help"], capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(name, done.stdout)
+
+    def test_a_page_needs_cells(self):
+        done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "check_long_memory"), "--page", "nowhere.md"], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (2, "check_long_memory: error: --page needs --cells"))
+
+
+@unittest.skipUnless(os.access(os.path.join(measured.build_folder(), "report"), os.X_OK), "report is missing: it draws the pictures")
+class Pages(unittest.TestCase):
+    """Pages and pictures of docs/results are what their scripts make of the cells beside them. docs_test has those of compression, fault_matrix.py its own."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="thinwire-pages-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def copy(self, name):
+        return shutil.copy(os.path.join(RESULTS, name), self.folder)
+
+    def say(self, *words):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def compare(self, *names):
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted(names))
+        for name in names:
+            with open(os.path.join(self.folder, name), encoding="utf-8") as made, open(os.path.join(RESULTS, name), encoding="utf-8") as committed:
+                self.assertTrue(made.read() == committed.read(), f"docs/results/{name} is not what its cells say")
+
+    def test_long_context(self):
+        page = self.copy("long_context.md")
+        for name, option, cells in (("compare_long", "--out", ""), ("check_long_memory", "--cells", "_memory"), ("check_copy", "--out", "_copy")):
+            self.say(os.path.join(SCRIPTS, name), option, os.path.join(RESULTS, f"long_context{cells}_cells.jsonl"), "--page", page)
+        self.compare("long_context.md", "long_context_copy.svg", "long_context_memory.svg")
+
+    def test_codecs(self):
+        tables = script("bench_tables.py")
+        tables.PAGES, tables.PICTURE = {"codec": self.copy("codecs.md")}, os.path.join(self.folder, "codecs_bits.svg")
+        self.assertEqual(tables.page_codec(types.SimpleNamespace(file=None)), 0)
+        self.compare("codecs.md", "codecs_bits.svg")
+
+    def test_gpu(self):
+        self.say(os.path.join(ROOT, "tests", "gpu", "gpu_page.py"), "page", os.path.join(RESULTS, "gpu_cells.jsonl"), os.path.join(self.folder, "gpu.md"))
+        self.compare("gpu.md")
+
+    def test_soak(self):
+        sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
+        import soak
+        soak.PAGE = pathlib.Path(self.folder, "soak.md")
+        self.assertEqual(soak.page(), 0)
+        self.compare("soak.md")
 
 
 class Commits(unittest.TestCase):

@@ -15,17 +15,10 @@ import time
 from sweep_support import ROOT, SWEEP, SweepCase, environment, main, stand_in, tail_of
 
 import sweep_process
+from run_support import mount_small
 
 LONG = {"train_iters": 100000, "save_interval": 0, "log_interval": 1000}  # until somebody ends it
 CORES = sorted(os.sched_getaffinity(0))
-
-
-def mount_small(directory, size):
-    """None, or why there is no small file system here."""
-    if os.geteuid() != 0:
-        return "mounting a small tmpfs needs root"
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "thinwire-test", str(directory)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    return None if done.returncode == 0 else "mount refused: " + done.stdout.decode(errors="replace").strip()
 
 
 def processes_of(out):
@@ -175,7 +168,6 @@ class Endings(SweepCase):
         self.assertIn("sweep.json is gone, but", self.sweep("create", plan, "--out", self.out, expect=78)[2])
 
     def test_full_disk(self):
-        self.out.mkdir()
         reason = mount_small(self.out, 6 << 20)
         if reason:
             self.skipTest(reason)
@@ -449,7 +441,6 @@ class InTheLab(SweepCase):
         able = subprocess.run([self.LAB, "check"], capture_output=True, text=True, check=False)
         if able.returncode != 0:
             self.skipTest(able.stderr.strip())
-        before = self.labs()
         plan = self.plan(grid={"@rate": ["1gbit", "200mbit"], "@hosts": [2, 1]}, launcher={"kind": "lab", "ranks": 2})
         self.sweep("create", plan, "--out", self.out, expect=0)
         runner = self.start("run", self.out)

@@ -2,7 +2,6 @@
 import random
 import re
 import shutil
-import unittest
 
 from run_support import RunCase, facts, generations, main, read_metrics, residual_sums, run_program
 

@@ -6,10 +6,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import unittest
-from pathlib import Path
 
 from run_support import (BUILD, LAUNCH, ROOT, RunCase, Running, facts, fault, generations, main, read_generation, read_metrics, read_safetensors,
                          run_program)

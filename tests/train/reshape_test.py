@@ -1,7 +1,6 @@
 # Killed under one layout, continued under another: the loss goes on within tolerance; under the same one: the same bits.
 import collections
 import random
-import unittest
 
 from run_support import RunCase, facts, generations, main
 

@@ -1,7 +1,6 @@
 # The resume law on whole runs: killed at any moment, started again, and in the end the same bits as a run left alone.
 import random
 import time
-import unittest
 
 from run_support import SAVE_POINTS, RunCase, facts, main
 

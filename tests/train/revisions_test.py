@@ -1,7 +1,6 @@
 # What timing decides is a list of plan revisions: written down, kept over restarts, and replayed bit for bit.
 import json
 import shutil
-import unittest
 
 from run_support import RunCase, facts, generations, main, read_metrics, run_program
 

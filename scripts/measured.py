@@ -156,7 +156,7 @@ def planned(plan, cluster, *words):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
         f.write(cluster)
         f.flush()
-        return json_lines([plan, "--cluster", f.name, *words, "--json"], 300)
+        return json_lines([plan, "--cluster", f.name, *words, "--json"], 1200)
 
 
 def version_of(build):

@@ -15,20 +15,21 @@ class RoundCodec;
 struct GroupLane;
 
 // Told by the channels that rehearse (Channel::rehearse) on a Progress with a watch, in the order in which the
-// operation would do it. References end with the call.
+// operation would do it. References end with the call. A watch overrides what it wants to know.
 class RehearsalWatch {
  public:
   // A route with all its stops. Routes of one operation run one behind the other (of a collective in two levels, whose
   // steps overlap, too).
-  virtual void route(const GroupLane& lane, const RouteRun& run) = 0;
+  virtual void route(const GroupLane& /*lane*/, const RouteRun& /*run*/) {}
   // A step without a route: `bytes` to each of these members, and as many from each of those, awaited together.
-  virtual void exchange(const GroupLane& lane, std::span<const int> to, std::span<const int> from, int64_t bytes) = 0;
+  virtual void exchange(const GroupLane& /*lane*/, std::span<const int> /*to*/, std::span<const int> /*from*/,
+                        int64_t /*bytes*/) {}
   // A codec whose payloads add up works on `count` elements; its rounds follow as routes and steps.
-  virtual void rounds(const RoundCodec& codec, int64_t count) = 0;
+  virtual void rounds(const RoundCodec& /*codec*/, int64_t /*count*/) {}
   // All that was told since the last call is one operation, which is issued here. The ticket is what is waited for.
   virtual Ticket issued(const OperationNote& note) = 0;
   // Of the operation that is told: a block of the pool that it takes beside its tensors, or gives back.
-  virtual void block(int64_t bytes, bool taken) = 0;
+  virtual void block(int64_t /*bytes*/, bool /*taken*/) {}
 
  protected:
   ~RehearsalWatch() = default;

@@ -423,9 +423,6 @@ TEST(CodedCollectives, AllocateNothingInTheSteadyState) {
 // The most that rehearsed verbs have of the pool, in blocks as it hands them out.
 class ToldBlocks final : public RehearsalWatch {
  public:
-  void route(const GroupLane&, const RouteRun&) override {}
-  void exchange(const GroupLane&, std::span<const int>, std::span<const int>, int64_t) override {}
-  void rounds(const RoundCodec&, int64_t) override {}
   void block(int64_t bytes, bool taken) override {
     int64_t& held = held_[std::bit_ceil(static_cast<uint64_t>(bytes))];
     held += taken ? 1 : -1;

@@ -84,9 +84,9 @@ TEST(GoodConfig, TwentyBillion) {
   EXPECT_DOUBLE_EQ(c.optim.weight_decay, 0.01);
   EXPECT_TRUE(c.optim.dynamic_loss_scale);
   EXPECT_EQ(c.optim.loss_scale, 4096.0);
-  EXPECT_EQ(c.layout.zero_stage, 1);
+  EXPECT_EQ(r.values.at("zero_optimization.stage"), 1);
   EXPECT_EQ(c.layout.placement.optimizer, Level::kGlobal);
-  EXPECT_EQ(c.layout.reduce_bucket, 1260000000);
+  EXPECT_EQ(r.values.at("zero_optimization.reduce_bucket_size"), 1260000000);
   EXPECT_EQ(c.save_interval, 500);
   EXPECT_EQ(c.save_interval_minutes, 30.0);
   EXPECT_EQ(c.keep_last, 3);
@@ -194,7 +194,7 @@ TEST(GoodConfig, LlamaInThreeSpellings) {
   }
   EXPECT_EQ(load_config_text({{"m.json", megatron}}, {}).run.optim.beta2, 0.95);
   EXPECT_EQ(load_config_text({{"m.json", megatron}}, {}).run.optim.beta1, 0.9);
-  EXPECT_EQ(load_config_text({{"m.json", megatron}}, {}).run.layout.zero_stage, 1);
+  EXPECT_EQ(load_config_text({{"m.json", megatron}}, {}).values.at("zero_optimization.stage"), 1);
 }
 
 TEST(GoodConfig, DefaultsAreNeox) {
@@ -254,7 +254,8 @@ TEST(GoodConfig, DerivedValues) {
   EXPECT_EQ(load("\"initial_loss_scale\": 4294967296, \"fp16\": true").optim.loss_scale, 4294967296.0);
   EXPECT_FALSE(load("\"fp16\": {\"enabled\": true, \"loss_scale\": 128}").optim.dynamic_loss_scale);
   EXPECT_EQ(load("\"precision\": \"bfloat16\"").model.dtype, DType::bf16);
-  EXPECT_EQ(load("\"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e8}").layout.reduce_bucket, 500000000);
+  const std::string buckets = with("\"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e8}");
+  EXPECT_EQ(load_config_text({{"a.json", buckets}}, {}).values.at("zero_optimization.reduce_bucket_size"), 500000000);
   const LayoutConfig zero3 =
       load("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"weights\": \"node\", \"secondary\": \"pair\"}")
           .layout;

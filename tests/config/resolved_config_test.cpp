@@ -42,9 +42,9 @@ void expect_same_run(const RunConfig& a, const RunConfig& b) {
   for (size_t i = 0; i < d.data.size(); ++i)
     EXPECT_EQ(std::tie(d.data[i].prefix, d.data[i].weight), std::tie(e.data[i].prefix, e.data[i].weight));
   const LayoutConfig &l = a.layout, &k = b.layout;
-  EXPECT_EQ(std::tie(l.pipeline, l.tensor, l.data, l.schedule_kind, l.virtual_chunks, l.zero_stage, l.placement.weights,
+  EXPECT_EQ(std::tie(l.pipeline, l.tensor, l.data, l.schedule_kind, l.virtual_chunks, l.placement.weights,
                      l.placement.gradients, l.placement.optimizer, l.placement.secondary, l.hold, l.hold_given),
-            std::tie(k.pipeline, k.tensor, k.data, k.schedule_kind, k.virtual_chunks, k.zero_stage, k.placement.weights,
+            std::tie(k.pipeline, k.tensor, k.data, k.schedule_kind, k.virtual_chunks, k.placement.weights,
                      k.placement.gradients, k.placement.optimizer, k.placement.secondary, k.hold, k.hold_given));
   EXPECT_EQ(std::tie(l.partition, l.costs_given, l.layer_ms, l.embedding_ms, l.head_ms, l.embedding_sync,
                      l.ranks_per_node, l.watchdog_seconds, l.link_gbps, l.overlap_communication),

@@ -86,7 +86,7 @@ Simulation run(const std::vector<Hand>& hands, const Cluster& cluster, bool span
   std::vector<Tape> tapes;
   for (const Hand& hand : hands) tapes.push_back(hand.tape());
   const Folding all{false, {.data = static_cast<int>(hands.size())}};
-  return simulate(tapes, all, cluster, kSteps, {.spans = spans});
+  return simulate(tapes, all, cluster, kSteps, spans);
 }
 
 TEST(Simulator, OneMessageOnOneLink) {

@@ -77,12 +77,12 @@ TEST(StepTrace, ShowsComputeSitesAndWaits) {
   forward.micro = 2, forward.chunk = 1;
   trace.node(forward, at(1000), at(1500));
   trace.compute("data", -1, 0, at(1500), at(1600));
-  trace.sink()->operation(note(Site::kDpGradient, "reduce_scatter", 7, 4096), at(1100), at(1700));
-  trace.sink()->operation(note(Site::kDpGradient, "reduce_scatter", 8, 8192), at(1200), at(1800));
-  trace.sink()->operation(note(Site::kDpGradient, "reduce_scatter", 9), at(1750), at(1900));
-  trace.sink()->operation(note(Site::kPpForward, "send", 1, 64, 6), at(1500), at(1550));
-  trace.sink()->waited(note(Site::kDpGradient, "reduce_scatter", 9), at(1850), at(1900));
-  trace.sink()->waited(note(Site::kPpBackward, "receive", 2, 64, 6), at(1600), at(1650));
+  trace.operation(note(Site::kDpGradient, "reduce_scatter", 7, 4096), at(1100), at(1700));
+  trace.operation(note(Site::kDpGradient, "reduce_scatter", 8, 8192), at(1200), at(1800));
+  trace.operation(note(Site::kDpGradient, "reduce_scatter", 9), at(1750), at(1900));
+  trace.operation(note(Site::kPpForward, "send", 1, 64, 6), at(1500), at(1550));
+  trace.waited(note(Site::kDpGradient, "reduce_scatter", 9), at(1850), at(1900));
+  trace.waited(note(Site::kPpBackward, "receive", 2, 64, 6), at(1600), at(1650));
   trace.step(12, at(1000), at(1900));
   const auto tracks = tracks_of(trace.json(), 5);
   ASSERT_EQ(tracks.at("steps").size(), 1u);

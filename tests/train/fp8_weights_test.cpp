@@ -101,11 +101,11 @@ TEST(Fp8Weights, AreRoundedOncePerStep) {
   // What --dry-run says they take.
   RunConfig config = small_run({"num_layers=2", "train_batch_size=4", "precision=bf16", "pos_emb=learned"});
   config.device = "cuda";
-  const size_t without = process_overhead(config).bytes;
+  const size_t without = process_overhead(config);
   config.model.fp8 = true;
   size_t taken = 0;
   for (const auto& [weight, bytes] : run.bytes) taken += bytes;
-  EXPECT_EQ(process_overhead(config).bytes - without, taken);
+  EXPECT_EQ(process_overhead(config) - without, taken);
   // Forward and backward of two micro-batches, and evaluations.
   EXPECT_EQ(run.products, kWeights * (kSteps * 2 * 2 + kEvaluations));
   // The version behind the last step shows in the last evaluation alone; others share theirs with the step behind them.

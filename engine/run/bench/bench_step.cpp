@@ -119,7 +119,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
       {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12 / job.size()},
       {"model_tflops_full_attn", tokens_per_s * full_attention_flops_per_token(config.model) / 1e12 / job.size()},
       {"memory_peak_bytes", peak},
-      {"memory_plan_bytes", replica.memory().total() + process_overhead(config).bytes},
+      {"memory_plan_bytes", replica.memory().total() + process_overhead(config)},
       {"loss", loss}};
   for (StepPart part : {StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer}) {
     line["time_ms"][std::string(name_of(part))] = training.timer.ms(part) / static_cast<double>(counted);

@@ -34,10 +34,6 @@ constexpr std::chrono::milliseconds kBeat{100};          // between two checks w
 constexpr uint64_t kReadBackSlice = uint64_t{64} << 20;  // a sign of life after each
 constexpr char kStillWriting[] = "rank 0 still writes";  // no outcome reads like this
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 std::string checkpoint_name(int64_t step) {
   return printed("step_%06lld", static_cast<long long>(step));
 }
@@ -146,15 +142,12 @@ void CheckpointStore::point(std::string_view name) {
 }
 
 void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann::json& info) {
-  const auto start = Clock::now();
   settle();
   stats_ = {};
   stats_.step = step;
-  stats_.wait_ms = ms_since(start);
   on_all_ranks(control_, [&] {
     if (lock_) lock_->check();
     point("save.begin");
-    const auto copy_start = Clock::now();
     staged_.clear();
     try {
       state(staged_);
@@ -163,8 +156,6 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
                std::to_string(staged_.bytes()) + " bytes so far)");
     }
     staged_.finish();
-    stats_.copy_ms = ms_since(copy_start);
-    stats_.bytes = staged_.bytes();
     point("save.after_copy");
   });
   if (rank_ == 0) outcome_ = attempt([&] { return make_temporary(step); });
@@ -200,13 +191,13 @@ CheckpointStore::Outcome CheckpointStore::attempt(const std::function<std::strin
 }
 
 std::string CheckpointStore::Outcome::to_text() const {
-  return std::to_string(code) + "\n" + std::to_string(write_ms) + "\n" + path + "\n" + message;
+  return std::to_string(code) + "\n" + path + "\n" + message;
 }
 
 CheckpointStore::Outcome CheckpointStore::Outcome::from_text(const std::string& text) {
-  const size_t a = text.find('\n'), b = text.find('\n', a + 1), c = text.find('\n', b + 1);
-  TW_CHECK(c != std::string::npos, text);
-  return {std::stoi(text), std::stod(text.substr(a + 1)), text.substr(b + 1, c - b - 1), text.substr(c + 1)};
+  const size_t a = text.find('\n'), b = text.find('\n', a + 1);
+  TW_CHECK(b != std::string::npos, text);
+  return {std::stoi(text), text.substr(a + 1, b - a - 1), text.substr(b + 1)};
 }
 
 // Rank 0 makes it while all ranks wait for its name, so that every writer finds it.
@@ -271,7 +262,6 @@ void CheckpointStore::settle() {
   if (pending_ == Pending::kNone) return;
   if (pending_ == Pending::kWriting) outcome_ = join();
   pending_ = Pending::kNone;
-  stats_.write_ms = outcome_.write_ms;
   stats_.failed = outcome_.code != 0;
   if (!stats_.failed) {
     stats_.path = outcome_.path;
@@ -297,7 +287,6 @@ void CheckpointStore::wait(bool must_succeed) {
 
 // Runs on the writing thread: it does not communicate, and its only result is outcome_.
 void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
-  const auto start = Clock::now();
   outcome_ = attempt([&] { return rank_ == 0 ? commit(step, info) : write_part(step); });
   if (outcome_.code != 0 && rank_ != 0) {
     write_failed(temporary_, rank_, outcome_.code, outcome_.message);
@@ -314,7 +303,6 @@ void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
       log_warning(std::string("warning: pruning checkpoints: ") + e.what());
     }
   }
-  outcome_.write_ms = ms_since(start);
   {
     const std::lock_guard guard(mutex_);
     written_ = true;

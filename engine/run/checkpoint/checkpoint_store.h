@@ -46,11 +46,7 @@ struct StoreOptions {
 
 struct SaveStats {
   int64_t step = -1;
-  std::string path;     // of the committed checkpoint; empty while writing or after a failure
-  uint64_t bytes = 0;   // tensor bytes of this rank
-  double wait_ms = 0;   // training waited for the save before this one ...
-  double copy_ms = 0;   // ... and for the copy of the state
-  double write_ms = 0;  // in the background, when async
+  std::string path;  // of the committed checkpoint; empty while writing or after a failure
   bool failed = false;
 };
 
@@ -77,7 +73,7 @@ class CheckpointStore {
   // Returns when nothing is being written. `must_succeed`: a last save that failed throws whatever is allowed (end of a
   // run).
   void wait(bool must_succeed = false);
-  const SaveStats& last_save() const { return stats_; }  // path, write_ms and failed are known after wait()
+  const SaveStats& last_save() const { return stats_; }  // path and failed are known after wait()
 
   // The newest checkpoint that verifies completely (each rank reads a share of its files); why newer ones were refused
   // is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some
@@ -91,7 +87,6 @@ class CheckpointStore {
   // How a write fared; travels between ranks as text.
   struct Outcome {
     int code = 0;  // of the Error, 0: good
-    double write_ms = 0;
     std::string path, message;
     std::string to_text() const;
     static Outcome from_text(const std::string& text);

@@ -27,6 +27,22 @@ inline KeySpec key(std::string name, unsigned types, std::string default_json, s
   return rest;
 }
 
+// key() for one scope; in a topic, `key` is that of most of its keys.
+struct KeysOf {
+  KeyScope scope;
+
+  KeySpec operator()(std::string name, unsigned types, std::string default_json, std::string doc,
+                     KeySpec rest = {}) const {
+    rest.scope = scope;
+    return key(std::move(name), types, std::move(default_json), std::move(doc), std::move(rest));
+  }
+  // A shorthand: another word for what other keys say.
+  KeySpec word(std::string name, unsigned types, std::string doc, KeySpec rest = {}) const {
+    rest.status = KeyStatus::kShorthand;
+    return (*this)(std::move(name), types, "null", std::move(doc), std::move(rest));
+  }
+};
+
 // The topics (keys_model.cpp, keys_training.cpp, keys_run.cpp, keys_compression.cpp, keys_foreign.cpp).
 KeyTopic model_keys();
 KeyTopic numerics_keys();

@@ -4,25 +4,23 @@
 namespace thinwire {
 
 KeyTopic optimizer_keys() {
+  const KeysOf key{KeyScope::kRuntime}, model{KeyScope::kModel};
   KeyTopic t;
   t.title = "Optimizer and schedule";
   t.intro = "Learning-rate keys may change between runs; the kind of optimizer may not.";
   t.keys = {
-      key("optimizer.type", kStringKey, "\"adam\"",
-          "adam is AdamW (decoupled weight decay), as in NeoX and Megatron. \"optimizer\": \"adam\" means the same.",
-          {.aliases = {"optimizer_type"},
-           .allowed = {"adam", "sgd"},
-           .value_aliases =
-               {{"adamw", "adam"}, {"fusedadam", "adam"}, {"cpu_adam", "adam"}, {"cpu_torch_adam", "adam"}},
-           .scope = KeyScope::kModel}),
+      model("optimizer.type", kStringKey, "\"adam\"",
+            "adam is AdamW (decoupled weight decay), as in NeoX and Megatron. \"optimizer\": \"adam\" means the same.",
+            {.aliases = {"optimizer_type"},
+             .allowed = {"adam", "sgd"},
+             .value_aliases =
+                 {{"adamw", "adam"}, {"fusedadam", "adam"}, {"cpu_adam", "adam"}, {"cpu_torch_adam", "adam"}}}),
       key("optimizer.params.lr", kRealKey, "null", "Peak learning rate.",
           {.aliases = {"lr"}, .bounds = {0, 1000}, .required = true}),
       key("optimizer.params.betas", kListKey | kRealKey, "[0.9, 0.999]", "Adam's two averaging factors.",
           {.bounds = {0, 1, false, true}}),
-      key("adam_beta1", kRealKey, "null", "Megatron: first of optimizer.params.betas.",
-          {.bounds = {0, 1, false, true}, .status = KeyStatus::kShorthand}),
-      key("adam_beta2", kRealKey, "null", "Megatron: second of optimizer.params.betas.",
-          {.bounds = {0, 1, false, true}, .status = KeyStatus::kShorthand}),
+      key.word("adam_beta1", kRealKey, "Megatron: first of optimizer.params.betas.", {.bounds = {0, 1, false, true}}),
+      key.word("adam_beta2", kRealKey, "Megatron: second of optimizer.params.betas.", {.bounds = {0, 1, false, true}}),
       key("optimizer.params.eps", kRealKey, "1e-8", "Added to the root in Adam, after bias correction.",
           {.aliases = {"adam_eps"}, .bounds = {0, 1, true}}),
       key("optimizer.params.momentum", kRealKey, "0.0",
@@ -67,21 +65,22 @@ KeyTopic optimizer_keys() {
           {.bounds = {1, 1e15}, .unit = "steps"}),
       key("train_iters", kIntKey, "null", "Steps of the whole run.",
           {.bounds = {0, 1e12}, .unit = "steps", .required = true}),
-      key("train_samples", kIntKey, "null",
-          "Megatron: length of the run in sequences; train_iters is this / train_batch_size, rounded down, behind the "
-          "steps of rampup_batch_size.",
-          {.bounds = {1, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
-      key("lr_decay_samples", kIntKey, "null", "Megatron: lr_decay_iters in sequences, with lr_schedule_unit samples.",
-          {.bounds = {1, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
-      key("lr_warmup_samples", kIntKey, "null", "Megatron: lr_warmup_iters in sequences, likewise.",
-          {.bounds = {0, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
-      key("lr_wsd_decay_samples", kIntKey, "null", "Megatron: lr_wsd_decay_iters in sequences, likewise.",
-          {.bounds = {1, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
+      key.word("train_samples", kIntKey,
+               "Megatron: length of the run in sequences; train_iters is this / train_batch_size, rounded down, "
+               "behind the steps of rampup_batch_size.",
+               {.bounds = {1, 1e15}, .unit = "sequences"}),
+      key.word("lr_decay_samples", kIntKey, "Megatron: lr_decay_iters in sequences, with lr_schedule_unit samples.",
+               {.bounds = {1, 1e15}, .unit = "sequences"}),
+      key.word("lr_warmup_samples", kIntKey, "Megatron: lr_warmup_iters in sequences, likewise.",
+               {.bounds = {0, 1e15}, .unit = "sequences"}),
+      key.word("lr_wsd_decay_samples", kIntKey, "Megatron: lr_wsd_decay_iters in sequences, likewise.",
+               {.bounds = {1, 1e15}, .unit = "sequences"}),
   };
   return t;
 }
 
 KeyTopic batch_keys() {
+  const KeysOf data{KeyScope::kData}, layout{KeyScope::kLayout};
   KeyTopic t;
   t.title = "Batch";
   t.intro =
@@ -89,34 +88,28 @@ KeyTopic batch_keys() {
       "derive the third, "
       "one alone means an accumulation of 1, all three must agree.";
   t.keys = {
-      key("train_batch_size", kIntKey, "null", "Sequences per step over all ranks.",
-          {.aliases = {"global_batch_size"},
-           .default_text = "from the other two",
-           .bounds = {1, 1e9},
-           .unit = "sequences",
-           .scope = KeyScope::kData}),
-      key("train_micro_batch_size_per_gpu", kIntKey, "null", "Sequences per micro step and rank.",
-          {.aliases = {"micro_batch_size"},
-           .default_text = "from the other two",
-           .bounds = {1, 1e6},
-           .unit = "sequences",
-           .scope = KeyScope::kLayout}),
-      key("gradient_accumulation_steps", kIntKey, "null", "Micro-batches per step and data rank.",
-          {.aliases = {"gas"},
-           .default_text = "from the other two",
-           .bounds = {1, 1e6},
-           .unit = "micro steps",
-           .scope = KeyScope::kLayout}),
-      key("rampup_batch_size", kListKey | kStringKey, "null",
-          "[start, increment, samples]: the batch grows from start to train_batch_size in steps of increment over so "
-          "many samples.",
-          {.unit = "sequences", .scope = KeyScope::kData}),
+      data("train_batch_size", kIntKey, "null", "Sequences per step over all ranks.",
+           {.aliases = {"global_batch_size"},
+            .default_text = "from the other two",
+            .bounds = {1, 1e9},
+            .unit = "sequences"}),
+      layout("train_micro_batch_size_per_gpu", kIntKey, "null", "Sequences per micro step and rank.",
+             {.aliases = {"micro_batch_size"},
+              .default_text = "from the other two",
+              .bounds = {1, 1e6},
+              .unit = "sequences"}),
+      layout("gradient_accumulation_steps", kIntKey, "null", "Micro-batches per step and data rank.",
+             {.aliases = {"gas"}, .default_text = "from the other two", .bounds = {1, 1e6}, .unit = "micro steps"}),
+      data("rampup_batch_size", kListKey | kStringKey, "null",
+           "[start, increment, samples]: the batch grows from start to train_batch_size in steps of increment over so "
+           "many samples.",
+           {.unit = "sequences"}),
   };
   return t;
 }
 
 KeyTopic data_keys() {
-  const KeyScope data = KeyScope::kData;
+  const KeysOf key{KeyScope::kData}, run{KeyScope::kRuntime};
   const unsigned paths = kStringKey | kListKey;
   KeyTopic t;
   t.title = "Data and tokenizer";
@@ -125,54 +118,44 @@ KeyTopic data_keys() {
       key("data_path", paths, "null",
           "One prefix, or a blend as a list or string \"weight prefix weight prefix ...\" (or prefixes alone, equally "
           "often). A weight before a single prefix orders it as a blend of one, as in Megatron.",
-          {.unit = "prefix", .scope = data}),
+          {.unit = "prefix"}),
       key("split", kStringKey | kListKey, "\"969, 30, 1\"", "Shares of train, validation and test.",
-          {.default_text = "\"969, 30, 1\"; none with lists per split", .scope = data}),
-      key("train_data_paths", paths, "null", "Training data.",
-          {.aliases = {"train_data_path"}, .unit = "prefix", .scope = data}),
-      key("train_data_weights", kListKey | kRealKey, "null", "One weight per training prefix.",
-          {.bounds = {0, 1e12}, .scope = data}),
-      key("valid_data_paths", paths, "null", "Validation data.",
-          {.aliases = {"valid_data_path"}, .unit = "prefix", .scope = data}),
+          {.default_text = "\"969, 30, 1\"; none with lists per split"}),
+      key("train_data_paths", paths, "null", "Training data.", {.aliases = {"train_data_path"}, .unit = "prefix"}),
+      key("train_data_weights", kListKey | kRealKey, "null", "One weight per training prefix.", {.bounds = {0, 1e12}}),
+      key("valid_data_paths", paths, "null", "Validation data.", {.aliases = {"valid_data_path"}, .unit = "prefix"}),
       key("valid_data_weights", kListKey | kRealKey, "null", "One weight per validation prefix.",
-          {.bounds = {0, 1e12}, .scope = data}),
-      key("test_data_paths", paths, "null", "Test data.",
-          {.aliases = {"test_data_path"}, .unit = "prefix", .scope = data}),
-      key("test_data_weights", kListKey | kRealKey, "null", "One weight per test prefix.",
-          {.bounds = {0, 1e12}, .scope = data}),
+          {.bounds = {0, 1e12}}),
+      key("test_data_paths", paths, "null", "Test data.", {.aliases = {"test_data_path"}, .unit = "prefix"}),
+      key("test_data_weights", kListKey | kRealKey, "null", "One weight per test prefix.", {.bounds = {0, 1e12}}),
       key("eod_mask_loss", kBoolKey, "false",
-          "true: what is predicted from an end-of-document token does not count in the loss; needs eod_token.",
-          {.scope = data}),
+          "true: what is predicted from an end-of-document token does not count in the loss; needs eod_token."),
       key("reset_attention_mask", kBoolKey, "false",
           "true: tokens see their own document alone; an end-of-document token ends the one before it. Needs "
-          "eod_token.",
-          {.scope = data}),
+          "eod_token."),
       key("reset_position_ids", kBoolKey, "false",
-          "true: positions count from 0 in every document of a sequence; needs eod_token.", {.scope = data}),
+          "true: positions count from 0 in every document of a sequence; needs eod_token."),
       key("calculate_per_token_loss", kBoolKey, "true",
           "The loss of a step is the sum over its tokens that count, divided by their number (0 where there is none); "
-          "false: the mean of the micro-batches' means. Without eod_mask_loss they are the same.",
-          {.scope = data}),
+          "false: the mean of the micro-batches' means. Without eod_mask_loss they are the same."),
       key("eod_token", kIntKey, "-1",
           "Id of the end-of-document token, as tokenize --append-eod prints it (byte: 256); -1: none.",
-          {.bounds = {-1, 100000000}, .scope = data}),
+          {.bounds = {-1, 100000000}}),
       key("tokenizer", kStringKey, "null",
           "byte | bpe:tokenizer.json | bpe:vocab.json,merges.txt | sentencepiece:MODEL; used for the vocabulary's size "
           "and by generate, not to train. byte has 256 ids, and 257 in data made with --append-eod: say vocab_size 257 "
           "there.",
-          {.default_text = "from tokenizer_type, vocab_file and merge_file where they say it", .scope = data}),
-      key("tokenizer_type", kStringKey, "null",
-          "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, GPT2BPETokenizer with vocab_file and "
-          "merge_file is bpe:VOCAB,MERGES, SPMTokenizer and SentencePieceTokenizer are sentencepiece:FILE. Without "
-          "such files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer for 32000, GPT2BPETokenizer, "
-          "which is also what vocab_file alone means, for 50257.",
-          {.scope = data, .status = KeyStatus::kShorthand}),
-      key("vocab_file", kStringKey, "null", "NeoX / Megatron: file of tokenizer_type.",
-          {.aliases = {"tokenizer_model"}, .unit = "path", .scope = data, .status = KeyStatus::kShorthand}),
-      key("merge_file", kStringKey, "null",
-          "NeoX / Megatron: the merges that go with the vocab_file of GPT2BPETokenizer.",
-          {.unit = "path", .scope = data, .status = KeyStatus::kShorthand}),
-      key("prefetch_batches", kIntKey, "2", "Batches read ahead of the step that uses them.",
+          {.default_text = "from tokenizer_type, vocab_file and merge_file where they say it"}),
+      key.word("tokenizer_type", kStringKey,
+               "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, GPT2BPETokenizer with vocab_file "
+               "and merge_file is bpe:VOCAB,MERGES, SPMTokenizer and SentencePieceTokenizer are sentencepiece:FILE. "
+               "Without such files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer for 32000, "
+               "GPT2BPETokenizer, which is also what vocab_file alone means, for 50257."),
+      key.word("vocab_file", kStringKey, "NeoX / Megatron: file of tokenizer_type.",
+               {.aliases = {"tokenizer_model"}, .unit = "path"}),
+      key.word("merge_file", kStringKey, "NeoX / Megatron: the merges that go with the vocab_file of GPT2BPETokenizer.",
+               {.unit = "path"}),
+      run("prefetch_batches", kIntKey, "2", "Batches read ahead of the step that uses them.",
           {.bounds = {0, 1024}, .unit = "batches"}),
   };
   return t;

@@ -27,10 +27,6 @@ bool is_sequence(Site site) {
   return site == Site::kSequenceForward || site == Site::kSequenceBackward;
 }
 
-std::string str(int64_t n) {
-  return std::to_string(n);
-}
-
 class Check {
  public:
   Check(Site site, const SiteRule& rule, const RuleContext& context) : site_(site), rule_(rule), context_(context) {}
@@ -51,18 +47,18 @@ class Check {
     algorithm();
     if (rule_.codec.codec == "sketch" && site_ == Site::kDpGradient && context_.data > 1 &&
         32.0 * rule_.codec.real("density") * static_cast<double>(context_.data) > 31.0)
-      note({"density"}, "the union of what " + str(context_.data) +
+      note({"density"}, "the union of what " + std::to_string(context_.data) +
                             " ranks keep may be everything; a message whose index and union would be more bytes than "
                             "itself goes dense, and dense_messages in metrics.jsonl counts them");
     if (context_.train_iters > 0 && rule_.warmup_steps >= context_.train_iters && rule_.codec.codec != "identity")
-      note({"warmup_steps"}, "the rule never starts: train_iters is " + str(context_.train_iters));
+      note({"warmup_steps"}, "the rule never starts: train_iters is " + std::to_string(context_.train_iters));
     return std::move(faults_);
   }
 
  private:
   std::string at() const { return std::string(name_of(site_)); }
   std::string of_the_run() const {
-    return context_.train_iters > 0 ? "; shares are of train_iters, " + str(context_.train_iters) : "";
+    return context_.train_iters > 0 ? "; shares are of train_iters, " + std::to_string(context_.train_iters) : "";
   }
   void fail(std::vector<std::string> fields, const std::string& message) {
     faults_.push_back({std::move(fields), message, false});
@@ -220,12 +216,12 @@ class Check {
     const SelectSpec& s = rule_.select;
     for (int stage : s.stages)
       if (stage >= context_.stages)
-        fail({"select.stages"}, "stage " + str(stage) + " does not exist: pipe_parallel_size is " +
-                                    str(context_.stages) + ", stages count from 0");
+        fail({"select.stages"}, "stage " + std::to_string(stage) + " does not exist: pipe_parallel_size is " +
+                                    std::to_string(context_.stages) + ", stages count from 0");
     for (int layer : s.layers)
       if (layer >= context_.layers)
-        fail({"select.layers"}, "layer " + str(layer) + " does not exist: num_layers is " + str(context_.layers) +
-                                    ", layers count from 0");
+        fail({"select.layers"}, "layer " + std::to_string(layer) + " does not exist: num_layers is " +
+                                    std::to_string(context_.layers) + ", layers count from 0");
     if (s.micro_batches != MicroBatches::kAll) {
       const std::string kind = word_of(s.micro_batches);
       const bool gradients = site_ == Site::kDpGradient && s.micro_batches == MicroBatches::kCritical;
@@ -311,10 +307,9 @@ class Check {
                   "ranks_per_node");
     if (!holds_tensors(site_) || context_.data == 1) return;
     if (context_.data_on_node == 0)
-      return fail({"algorithm"}, "two_level: nodes of " + str(context_.ranks_per_node) +
-                                     " ranks do not hold equally many of "
-                                     "the " +
-                                     str(context_.data) + " ranks of each data-parallel group");
+      return fail({"algorithm"}, "two_level: nodes of " + std::to_string(context_.ranks_per_node) +
+                                     " ranks do not hold equally many of the " + std::to_string(context_.data) +
+                                     " ranks of each data-parallel group");
     if (context_.data_on_node == 1 || context_.data_on_node == context_.data)
       note({"algorithm"}, context_.data_on_node == 1 ? "two_level is direct: no two ranks of a group share a node"
                                                      : "two_level is direct: each group is inside of one node");

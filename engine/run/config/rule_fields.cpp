@@ -14,63 +14,38 @@ namespace {
 using nlohmann::json;
 
 template <typename E>
-using Words = std::vector<std::pair<const char*, E>>;
+using Word = std::pair<const char*, E>;
 
-const Words<ResidualKind>& residual_words() {
-  static const Words<ResidualKind> words = {{"none", ResidualKind::kNone},
-                                            {"error_feedback", ResidualKind::kErrorFeedback},
-                                            {"lazy", ResidualKind::kLazy},
-                                            {"ema", ResidualKind::kEma},
-                                            {"value_difference", ResidualKind::kValueDifference}};
-  return words;
-}
-const Words<MicroBatches>& micro_batch_words() {
-  static const Words<MicroBatches> words = {
-      {"all", MicroBatches::kAll}, {"epilogue", MicroBatches::kEpilogue}, {"critical", MicroBatches::kCritical}};
-  return words;
-}
-const Words<ResidualDtype>& residual_dtype_words() {
-  static const Words<ResidualDtype> words = {
-      {"fp32", ResidualDtype::kFp32}, {"bf16", ResidualDtype::kBf16}, {"int8", ResidualDtype::kInt8}};
-  return words;
-}
-const Words<RuleAlgorithm>& algorithm_words() {
-  static const Words<RuleAlgorithm> words = {
-      {"direct", RuleAlgorithm::kDirect}, {"ring", RuleAlgorithm::kRing}, {"two_level", RuleAlgorithm::kTwoLevel}};
-  return words;
-}
-const Words<TensorClass>& class_words() {
-  static const Words<TensorClass> words = {
-      {"embedding", TensorClass::kEmbedding}, {"attention", TensorClass::kAttention}, {"mlp", TensorClass::kMlp},
-      {"norm", TensorClass::kNorm},           {"bias", TensorClass::kBias},           {"head", TensorClass::kHead}};
-  return words;
-}
-const Words<OnSkip>& skip_words() {
-  static const Words<OnSkip> words = {{"restore", OnSkip::kRestore}, {"zero", OnSkip::kZero}};
-  return words;
-}
+constexpr Word<ResidualKind> kResidualWords[] = {{"none", ResidualKind::kNone},
+                                                 {"error_feedback", ResidualKind::kErrorFeedback},
+                                                 {"lazy", ResidualKind::kLazy},
+                                                 {"ema", ResidualKind::kEma},
+                                                 {"value_difference", ResidualKind::kValueDifference}};
+constexpr Word<MicroBatches> kMicroBatchWords[] = {
+    {"all", MicroBatches::kAll}, {"epilogue", MicroBatches::kEpilogue}, {"critical", MicroBatches::kCritical}};
+constexpr Word<ResidualDtype> kResidualDtypeWords[] = {
+    {"fp32", ResidualDtype::kFp32}, {"bf16", ResidualDtype::kBf16}, {"int8", ResidualDtype::kInt8}};
+constexpr Word<RuleAlgorithm> kAlgorithmWords[] = {
+    {"direct", RuleAlgorithm::kDirect}, {"ring", RuleAlgorithm::kRing}, {"two_level", RuleAlgorithm::kTwoLevel}};
+constexpr Word<TensorClass> kClassWords[] = {
+    {"embedding", TensorClass::kEmbedding}, {"attention", TensorClass::kAttention}, {"mlp", TensorClass::kMlp},
+    {"norm", TensorClass::kNorm},           {"bias", TensorClass::kBias},           {"head", TensorClass::kHead}};
+constexpr Word<OnSkip> kSkipWords[] = {{"restore", OnSkip::kRestore}, {"zero", OnSkip::kZero}};
 
-template <typename E>
-const char* word(const Words<E>& words, E value) {
+template <typename E, size_t N>
+const char* word(const Word<E> (&words)[N], E value) {
   for (const auto& [name, v] : words)
     if (v == value) return name;
   TW_CHECK(false, "a value without a word");
   return "";
 }
 
-template <typename E>
-E meaning(const Words<E>& words, const std::string& name) {
+template <typename E, size_t N>
+E meaning(const Word<E> (&words)[N], const std::string& name) {
   for (const auto& [w, value] : words)
     if (w == name) return value;
   TW_CHECK(false, "no value is called ", name);
-  return words.front().second;
-}
-
-template <typename E>
-std::vector<std::string> names_of(const Words<E>& words) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : words) names.push_back(name);
-  return names;
+  return words[0].second;
 }
 
 // One of the two compressions of a rule, in place: every field of every rule is looked at at every start.
@@ -97,10 +72,10 @@ Field<Whole, Target> field(KeySpec key, const At& at, std::function<bool(const W
   return {std::move(key), [at](const Whole& w) { return json(at(w)); },
           [at](Target& w, const json& v) { v.get_to(at(w)); }, std::move(matters)};
 }
-template <typename Whole, typename Target = Whole, typename E, typename At>
-Field<Whole, Target> field(KeySpec key, const Words<E>& words, const At& at,
+template <typename Whole, typename Target = Whole, typename E, size_t N, typename At>
+Field<Whole, Target> field(KeySpec key, const Word<E> (&words)[N], const At& at,
                            std::function<bool(const Whole&)> matters = nullptr) {
-  key.allowed = names_of(words);
+  for (const auto& [name, value] : words) key.allowed.push_back(name);
   return {std::move(key), [&words, at](const Whole& w) { return json(word(words, at(w))); },
           [&words, at](Target& w, const json& v) { at(w) = meaning(words, v.get<std::string>()); }, std::move(matters)};
 }
@@ -174,13 +149,13 @@ std::vector<CompressionField> make_compression_fields() {
           "coded micro-batch); a moving average of it is (ema); or the difference to what the receivers have is sent "
           "instead of the value (value_difference).",
           {.default_text = "none"}),
-      residual_words(), [](auto& c) -> auto& { return c.residual.kind; }));
+      kResidualWords, [](auto& c) -> auto& { return c.residual.kind; }));
   f.push_back(field<Compression, NewCompression>(
       key("residual_dtype", kStringKey, "null",
           "What residual error_feedback or lazy is kept in. bf16, and int8 with a scale per 256 elements, are rounded "
           "up or down at random, so that nothing is lost on average.",
           {.default_text = "fp32"}),
-      residual_dtype_words(), [](auto& c) -> auto& { return c.residual.dtype; },
+      kResidualDtypeWords, [](auto& c) -> auto& { return c.residual.dtype; },
       [](const Compression& c) {
         return c.residual.kind == ResidualKind::kErrorFeedback || c.residual.kind == ResidualKind::kLazy;
       }));
@@ -198,7 +173,7 @@ std::vector<CompressionField> make_compression_fields() {
           "What a residual is after a skipped step: as before it (costs a second copy), or "
           "zero.",
           {.default_text = "restore"}),
-      skip_words(), [](auto& c) -> auto& { return c.residual.on_skip; }, any_residual));
+      kSkipWords, [](auto& c) -> auto& { return c.residual.on_skip; }, any_residual));
   for (CompressionField& each : f) each.key.scope = KeyScope::kLayout;
   return f;
 }
@@ -243,12 +218,12 @@ std::vector<Field<SiteRule>> make_site_fields() {
            "Tensors that the rule is for: embedding, attention, mlp, norm, bias, head.", {.default_text = "[] (all)"}),
        [](const SiteRule& r) {
          json list = json::array();
-         for (TensorClass c : r.select.tensor_classes) list.push_back(word(class_words(), c));
+         for (TensorClass c : r.select.tensor_classes) list.push_back(word(kClassWords, c));
          return list;
        },
        [](SiteRule& r, const json& v) {
          r.select.tensor_classes.clear();
-         for (const auto& [name, value] : class_words())  // in the order of the enumeration, each once
+         for (const auto& [name, value] : kClassWords)  // in the order of the enumeration, each once
            if (std::find(v.begin(), v.end(), json(name)) != v.end()) r.select.tensor_classes.push_back(value);
        }});
   f.push_back(field<SiteRule>(
@@ -261,7 +236,7 @@ std::vector<Field<SiteRule>> make_site_fields() {
           "under the rules behind, with more bits, as far as the step does not get longer, first where "
           "compression.sensitivities say. List critical rules with rising bits.",
           {.default_text = "all"}),
-      micro_batch_words(), [](auto& r) -> auto& { return r.select.micro_batches; }));
+      kMicroBatchWords, [](auto& r) -> auto& { return r.select.micro_batches; }));
   f.push_back(field<SiteRule>(
       key("min_bytes", kIntKey, "null", "Smaller messages are sent as they are.",
           {.default_text = "0", .bounds = {0, 1e15}, .unit = "bytes"}),
@@ -276,7 +251,7 @@ std::vector<Field<SiteRule>> make_site_fields() {
           "hop (ring); inside nodes by the rule's codec, then between them by sum's (two_level). Large "
           "all-gathers forward payloads in two levels by themselves.",
           {.default_text = "direct"}),
-      algorithm_words(), [](auto& r) -> auto& { return r.algorithm; }));
+      kAlgorithmWords, [](auto& r) -> auto& { return r.algorithm; }));
   for (Field<SiteRule>& each : f) each.key.scope = KeyScope::kLayout;
   return f;
 }
@@ -394,16 +369,16 @@ json rules_json(const CompressionConfig& config) {
 }
 
 const char* word_of(ResidualKind kind) {
-  return word(residual_words(), kind);
+  return word(kResidualWords, kind);
 }
 const char* word_of(MicroBatches micro_batches) {
-  return word(micro_batch_words(), micro_batches);
+  return word(kMicroBatchWords, micro_batches);
 }
 const char* word_of(RuleAlgorithm algorithm) {
-  return word(algorithm_words(), algorithm);
+  return word(kAlgorithmWords, algorithm);
 }
 const char* word_of(TensorClass tensor_class) {
-  return word(class_words(), tensor_class);
+  return word(kClassWords, tensor_class);
 }
 
 }  // namespace thinwire

@@ -202,7 +202,6 @@ LayoutConfig layout_config(const Reader& r) {
     l.embedding_ms = costs.at(1).get<double>();
     l.head_ms = costs.at(2).get<double>();
   }
-  l.zero_stage = static_cast<int>(r.integer("zero_optimization.stage"));
   l.placement.weights = r.named("placement.weights", Level::kGlobal);
   l.placement.gradients = r.named("placement.gradients", Level::kGlobal);
   l.placement.optimizer = r.named("placement.optimizer", Level::kGlobal);
@@ -211,8 +210,6 @@ LayoutConfig layout_config(const Reader& r) {
   if (l.hold_given) l.hold = r.named("hold", Hold::kStep);
   l.embedding_sync = r.pick<EmbeddingSyncKind>(
       "embedding_sync", {{"fused", EmbeddingSyncKind::kFused}, {"two_step", EmbeddingSyncKind::kTwoStep}});
-  l.reduce_bucket = r.integer("zero_optimization.reduce_bucket_size");
-  l.gather_bucket = r.integer("zero_optimization.allgather_bucket_size");
   l.overlap_communication = r.flag("zero_optimization.overlap_comm");
   l.ranks_per_node = r.integer("ranks_per_node");
   l.watchdog_seconds = r.real("watchdog_seconds");

@@ -32,12 +32,10 @@ struct LayoutConfig {
   bool costs_given = false;
   double layer_ms = 1.0, embedding_ms = 0.0, head_ms = 0.0;
 
-  int zero_stage = 0;
   PlacementLevels placement;
   Hold hold = Hold::kUnit;
   bool hold_given = false;  // otherwise chosen by memory
   EmbeddingSyncKind embedding_sync = EmbeddingSyncKind::kFused;
-  int64_t reduce_bucket = 500000000, gather_bucket = 500000000;  // elements
   bool overlap_communication = true;  // false: every reduction and gather is waited for where it is started
 
   int64_t ranks_per_node = 0;  // 0: nodes as discovered; otherwise pretend that so many consecutive ranks are a node

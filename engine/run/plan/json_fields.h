@@ -15,7 +15,6 @@ class FieldErrors {
   explicit FieldErrors(std::string file) : file_(std::move(file)) {}
   void add(TextPosition at, const std::string& key, const std::string& what);
   void finish() const;
-  const std::string& file() const { return file_; }
 
  private:
   std::string file_, text_;
@@ -38,9 +37,6 @@ class Fields {
   void unknown();
   TextPosition at(const std::string& key) const;
   void error(const std::string& key, const std::string& what) { errors_.add(at(key), path_ + key, what); }
-  FieldErrors& errors() { return errors_; }
-  const std::string& path() const { return path_; }
-  const JsonTree& tree() const { return tree_; }
 
  private:
   const JsonTree* find(const std::string& key) const;

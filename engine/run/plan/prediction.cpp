@@ -51,7 +51,7 @@ void add_sites(Prediction& p, const std::vector<Tape>& tapes, const Folding& fol
 
 double memory_of(const RunConfig& config) {
   const double transport = mesh_shape(config).ranks() > 1 ? kTransportBytes : 0.0;
-  return transport + static_cast<double>(plan_memory(config).total() + process_overhead(config).bytes);
+  return transport + static_cast<double>(plan_memory(config).total() + process_overhead(config));
 }
 
 Prediction predict(const RunConfig& given, const Cluster& cluster, const PredictOptions& options) {
@@ -65,7 +65,7 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   std::vector<Tape> tapes;
   for (int actor = 0; actor < folding.actors(); ++actor)
     tapes.push_back(record_tape(config, cluster, folding.rank_of(actor), kSteps, folding.folded ? kFoldedPieces : 0));
-  p.simulation = simulate(tapes, folding, cluster, kSteps, {.spans = options.spans});
+  p.simulation = simulate(tapes, folding, cluster, kSteps, options.spans);
   p.step_ms = 1e3 * p.simulation.step_seconds;
   p.tokens_per_s = static_cast<double>(config.data.global_batch * config.data.seq_length) / p.simulation.step_seconds;
   double buffers = 0.0;

@@ -30,13 +30,12 @@ double drawn(uint64_t rank, uint64_t number) {
 
 class Engine {
  public:
-  Engine(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster, int steps,
-         const SimulatorOptions& options)
+  Engine(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster, int steps, bool spans)
       : tapes_(tapes),
         folding_(folding),
         cluster_(cluster),
         measured_(steps - 2),
-        options_(options),
+        spans_(spans),
         links_(link_tapes(tapes, folding, cluster)) {
     actors_.resize(tapes.size());
     result_.actors.resize(tapes.size());
@@ -44,7 +43,7 @@ class Engine {
     lines_.resize(static_cast<size_t>(links_.line_count));
     for (size_t g = 0; g < links_.groups.size(); ++g)
       group_states_[g].posts = links_.groups[g].posts, group_states_[g].unposted = links_.groups[g].receives;
-    if (options_.spans) log_.open(tapes.size(), links_.groups.size());
+    if (spans_) log_.open(tapes.size(), links_.groups.size());
     for (size_t a = 0; a < tapes.size(); ++a) open_actor(static_cast<int>(a));
   }
 
@@ -178,7 +177,7 @@ class Engine {
   void work_is_over(const HostWork& done) {
     Actor& me = actor(done.actor);
     if (done.compute) {
-      if (options_.spans) log_.computed(done.actor, me.since, now_);
+      if (spans_) log_.computed(done.actor, me.since, now_);
       if (me.step == measured_) {
         result_.actors[static_cast<size_t>(done.actor)].compute += me.alone;
         result_.actors[static_cast<size_t>(done.actor)].contention += now_ - me.since - me.alone;
@@ -187,7 +186,7 @@ class Engine {
     }
     const int op = me.moving;
     me.moving = -1;
-    if (options_.spans) log_.worked(done.actor, op, me.mode == Mode::kIssues, me.moves_since, now_);
+    if (spans_) log_.worked(done.actor, op, me.mode == Mode::kIssues, me.moves_since, now_);
     if (!std::exchange(me.polls, false)) ++state(done.actor, op).pc;
     if (!execute(done.actor, op)) return;
     if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(done.actor);
@@ -227,7 +226,7 @@ class Engine {
         }
         case TapeKind::kIssue:
           state(a, event.operation).issued = now_;
-          if (options_.spans) log_.issued(a, event.operation, now_);
+          if (spans_) log_.issued(a, event.operation, now_);
           hold(a, event.operation);
           me.mode = Mode::kIssues, me.operation = event.operation, me.since = now_;
           me.ready.push_front(event.operation);
@@ -241,7 +240,7 @@ class Engine {
           move_on(a);
           return;
         case TapeKind::kNode:
-          if (options_.spans && me.step == measured_)
+          if (spans_ && me.step == measured_)
             result_.spans.push_back({a, SpanKind::kWork, event.node, event.micro, -1, me.node_since, now_});
           me.node_since = now_;
           break;
@@ -263,11 +262,10 @@ class Engine {
       if (me.mode == Mode::kWaits) {
         times.exposed[static_cast<size_t>(tape(a).operations[static_cast<size_t>(me.operation)].site)] +=
             now_ - me.since;
-        if (options_.spans)
-          result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
+        if (spans_) result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
       }
     }
-    if (options_.spans) log_.waited(a, me.operation, now_);
+    if (spans_) log_.waited(a, me.operation, now_);
     me.operation = -1;
     go_on(a);
   }
@@ -343,7 +341,7 @@ class Engine {
           std::deque<int>& queue = actor(a).queues[static_cast<size_t>(i.first)];
           std::erase(queue, op);
           if (!queue.empty()) {
-            if (options_.spans) log_.turn(a, queue.front(), op, now_);
+            if (spans_) log_.turn(a, queue.front(), op, now_);
             make_ready(a, queue.front());
           }
           break;
@@ -352,7 +350,7 @@ class Engine {
     }
     s.done = true;
     let_go(a, op);
-    if (options_.spans && actor(a).step == measured_)
+    if (spans_ && actor(a).step == measured_)
       result_.spans.push_back({a, SpanKind::kOperation, NodeKind::kControl, -1, op, s.issued, now_});
     return true;
   }
@@ -384,7 +382,7 @@ class Engine {
   // What an operation waited for is here; somebody has to poll.
   void came(int a, int op, int group) {
     if (--state(a, op).pending > 0) return;
-    if (options_.spans) log_.ready(a, op, group, now_);
+    if (spans_) log_.ready(a, op, group, now_);
     Actor& me = actor(a);
     const Machine& m = cluster_.machine;
     const bool crowded = hosts_[static_cast<size_t>(me.host)].full(me.core);
@@ -425,7 +423,7 @@ class Engine {
     if (s.started || !s.sent || s.posts > 0) return;
     s.started = true;
     Line& line = line_of(g);
-    if (options_.spans) log_.started(g, a, op, line.empty() ? -1 : line.back(), now_);
+    if (spans_) log_.started(g, a, op, line.empty() ? -1 : line.back(), now_);
     line.push_back(g);
     take_over(line);
     if (line.size() == 1) move(g);
@@ -511,7 +509,7 @@ class Engine {
       if (ends[ends.size() - 2] > last) last = ends[ends.size() - 2], latest = static_cast<int>(a);
     }
     result_.step_seconds = last - before;
-    if (options_.spans) result_.critical = log_.path(latest, before, last);
+    if (spans_) result_.critical = log_.path(latest, before, last);
     return std::move(result_);
   }
 
@@ -519,7 +517,7 @@ class Engine {
   const Folding& folding_;
   const Cluster& cluster_;
   int measured_;
-  SimulatorOptions options_;
+  bool spans_;
   LinkedTapes links_;
   Simulation result_;
   double now_ = 0.0;
@@ -542,8 +540,8 @@ double ActorTimes::wait() const {
 }
 
 Simulation simulate(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster, int steps,
-                    const SimulatorOptions& options) {
-  return Engine(tapes, folding, cluster, steps, options).run();
+                    bool spans) {
+  return Engine(tapes, folding, cluster, steps, spans).run();
 }
 
 }  // namespace thinwire

@@ -41,19 +41,16 @@ struct ActorTimes {
 
 struct Simulation {
   std::vector<ActorTimes> actors;
-  // Of the measured step, where asked for.
+  // Of the measured step, where `spans` asks for them.
   std::vector<SimSpan> spans;
   std::vector<PathPart> critical;
   double step_seconds = 0.0;  // from the end of the step before, on all actors, to its end
   int64_t events = 0;
 };
 
-struct SimulatorOptions {
-  bool spans = false;
-};
 // steps: those of the tapes, at least 3. The last but one is measured: it begins with what the one before it has left
 // under way, and ends as a step in the middle of a run does.
 Simulation simulate(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster, int steps,
-                    const SimulatorOptions& options = {});
+                    bool spans = false);
 
 }  // namespace thinwire

@@ -14,22 +14,6 @@
 namespace thinwire {
 namespace {
 
-class TapeRecorder;
-
-// The ticket of a rehearsed operation: tells when it is waited for.
-class TapeTicket final : public Operation {
- public:
-  TapeTicket(TapeRecorder& recorder, int operation) : recorder_(recorder), operation_(operation) {}
-  State state() const override { return over_ ? State::kDone : State::kIssued; }
-  void wait_on(Stream&) override { wait_on_host(); }
-  void wait_on_host() override;
-
- private:
-  TapeRecorder& recorder_;
-  int operation_;
-  bool over_ = false;
-};
-
 class TapeRecorder final : public RehearsalWatch, public OpWatcher {
  public:
   TapeRecorder(Tape& tape, const Cluster& cluster, int most_pieces)
@@ -53,9 +37,9 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
     tape_.sites.emplace(note.group, tape_.operations.back().site);
     begun_ = end;
     tape_.events.push_back({.kind = TapeKind::kIssue, .operation = number});
-    return Ticket(std::make_shared<TapeTicket>(*this, number));
+    return Ticket(std::make_shared<WatchedTicket>(
+        [this, number] { tape_.events.push_back({.kind = TapeKind::kWait, .operation = number}); }));
   }
-  void waited(int operation) { tape_.events.push_back({.kind = TapeKind::kWait, .operation = operation}); }
 
   void touched(double bytes) override { bytes_ = bytes; }
   void end(Exec&, const char* op, double flops) override {
@@ -90,11 +74,6 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   int begun_ = 0;
   double bytes_ = 0.0;
 };
-
-void TapeTicket::wait_on_host() {
-  if (!over_) recorder_.waited(operation_);
-  over_ = true;
-}
 
 }  // namespace
 

@@ -158,9 +158,6 @@ void ConsoleProgress::step(const StepRecord& record) {
 void ConsoleProgress::eval(const EvalRecord& record) {
   print(format_eval_line(record));
 }
-void ConsoleProgress::note(const std::string& line) {
-  print(line);
-}
 
 void ConsoleProgress::clear_bar() {
   if (!bar_shown_) return;

@@ -39,7 +39,6 @@ class ConsoleProgress {
 
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
-  void note(const std::string& line);  // any other line
   // Removes the bar; call it before anybody else writes to the same terminal. The next step draws it again.
   void clear_bar();
 

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "engine/base/core/check.h"
-
 namespace thinwire {
 namespace {
 
@@ -57,19 +55,6 @@ double hardware_flops_per_token(const ModelConfig& config) {
       return plain + f.projections + f.attention;
   }
   return plain;
-}
-
-int64_t count_parameters(const ModelConfig& c, VocabRows rows) {
-  const int64_t vocab = rows == VocabRows::kPadded ? c.padded_vocab : c.vocab;
-  TW_CHECK(vocab > 0 && c.hidden > 0, "unresolved model config");
-  const int64_t norm = c.hidden * (c.norm == NormKind::kLayerNorm && c.bias_norm ? 2 : 1);
-  const int64_t attention_bias = c.bias_attention ? c.qkv_width() + c.hidden : 0;
-  const int64_t mlp_bias = c.bias_mlp ? c.ffn_in_width() + c.hidden : 0;
-  const int64_t attention = c.qkv_width() * c.hidden + c.hidden * c.attention_width() + attention_bias;
-  const int64_t mlp = c.ffn_in_width() * c.hidden + c.hidden * c.ffn + mlp_bias;
-  const int64_t positions = c.positions == PositionKind::kLearned ? c.max_positions * c.hidden : 0;
-  const int64_t head = c.tied_head ? 0 : vocab * c.hidden;
-  return vocab * c.hidden + positions + c.layers * (2 * norm + attention + mlp) + norm + head;
 }
 
 }  // namespace thinwire

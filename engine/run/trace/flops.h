@@ -1,8 +1,5 @@
-// Arithmetic of a model on paper: parameters, and floating-point operations per token by the formulas that tables
-// quote.
+// Arithmetic of a model on paper: floating-point operations per token by the formulas that tables quote.
 #pragma once
-
-#include <cstdint>
 
 #include "model/model_config.h"
 
@@ -26,11 +23,5 @@ double full_attention_flops_per_token(const ModelConfig& config);
 // forward pass of every block once (full; the head is never recomputed). Base of `hw_tflops`; the counting of published
 // HFU figures, so it does not know whether a kernel skips the masked half.
 double hardware_flops_per_token(const ModelConfig& config);
-
-enum class VocabRows { kReal, kPadded };  // ids that exist, or rows of the embedding with padding
-
-// Parameters of the whole model; a tied head counts once. LayerNorm with bias, biases everywhere, rotary positions and
-// an untied head: L(12h^2 + 13h) + 2Vh + 2h.
-int64_t count_parameters(const ModelConfig& config, VocabRows rows);
 
 }  // namespace thinwire

@@ -112,55 +112,28 @@ std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) 
          "what was sent (rank 0); exposed: median, rank 0; tokens per second: median.</p>";
 }
 
-// A column per run behind the first one.
-std::vector<std::string> head_of(const std::vector<RunData>& runs, const std::string& first) {
-  std::vector<std::string> head = {first};
-  for (const RunData& run : runs) head.push_back(run.name);
-  return head;
-}
-
-// The rule of every site, in words, one column per run.
-std::string rules_table(const std::vector<RunData>& runs) {
-  std::vector<std::string> sites;
+// What runs say by name, one column per run; `missing` for those that do not. all: rows in which they agree, too.
+std::string words_table(const std::vector<RunData>& runs, const std::string& title, const std::string& style,
+                        const std::string& first, std::vector<std::pair<std::string, std::string>> RunData::*words,
+                        const std::string& missing, bool all) {
+  std::vector<std::string> head = {first}, names;
   for (const RunData& run : runs) {
-    for (const auto& [site, rule] : run.rules)
-      if (std::find(sites.begin(), sites.end(), site) == sites.end()) sites.push_back(site);
+    head.push_back(run.name);
+    for (const auto& [name, text] : run.*words)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  if (sites.empty()) return "";
   std::string rows;
-  for (const std::string& site : sites) {
+  for (const std::string& name : names) {
     std::vector<std::string> cells;
     for (const RunData& run : runs) {
-      const auto found =
-          std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& rule) { return rule.first == site; });
-      cells.push_back(found == run.rules.end() ? "as it is" : found->second);
+      const auto& said = run.*words;
+      const auto found = std::find_if(said.begin(), said.end(), [&](const auto& pair) { return pair.first == name; });
+      cells.push_back(found == said.end() ? missing : found->second);
     }
-    rows += row(html_escape(site), cells);
+    if (all || std::any_of(cells.begin(), cells.end(), [&](const std::string& c) { return c != cells.front(); }))
+      rows += row(html_escape(name), cells);
   }
-  return "<h2>What each site sends</h2>" + table("scroll words", head_of(runs, "site"), rows);
-}
-
-// Facts in which the runs differ, one column per run.
-std::string difference_table(const std::vector<RunData>& runs) {
-  std::vector<std::string> labels;
-  for (const RunData& run : runs) {
-    for (const auto& [label, value] : run.facts) {
-      if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
-    }
-  }
-  std::string rows;
-  for (const std::string& label : labels) {
-    std::vector<std::string> values;
-    for (const RunData& run : runs) {
-      const auto it =
-          std::find_if(run.facts.begin(), run.facts.end(), [&](const auto& fact) { return fact.first == label; });
-      values.push_back(it == run.facts.end() ? "–" : it->second);
-    }
-    if (std::all_of(values.begin(), values.end(), [&](const std::string& v) { return v == values.front(); })) continue;
-    rows += row(html_escape(label), values);
-  }
-  if (rows.empty()) return "";
-  return "<h2>What differs</h2>" + table("scroll", head_of(runs, "setting"), rows);
+  return rows.empty() ? "" : "<h2>" + title + "</h2>" + table(style, head, rows);
 }
 
 std::string speed_bars(const std::vector<RunData>& runs) {
@@ -299,7 +272,9 @@ std::string compare_page(const std::vector<RunData>& given) {
          .from_zero = true},
         [](const StepPoint& p) { return p.sum(&SiteStep::busy_ms); }, true);
   }
-  body += "</div>" + rules_table(runs) + difference_table(runs) + "</section>";
+  body += "</div>" +
+          words_table(runs, "What each site sends", "scroll words", "site", &RunData::rules, "as it is", true) +
+          words_table(runs, "What differs", "scroll", "setting", &RunData::facts, "–", false) + "</section>";
   return run_page("Comparison of " + std::to_string(runs.size()) + " runs", body);
 }
 

@@ -301,8 +301,8 @@ std::string why_own_attention(const RunConfig& config) {
   return "the head size is no multiple of 8, or heads x seq_length none of 4";
 }
 
-ProcessOverhead process_overhead(const RunConfig& config) {
-  if (config.device == "cuda") return {gpu_overhead(config)};
+size_t process_overhead(const RunConfig& config) {
+  if (config.device == "cuda") return gpu_overhead(config);
   // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
   // read ahead. It generates the large ones for products that are wider than its threshold for reading in place.
   constexpr size_t kProgram = size_t{22} << 20, kKernels = size_t{6} << 20;
@@ -314,7 +314,7 @@ ProcessOverhead process_overhead(const RunConfig& config) {
       size_of(config.model.dtype);
   const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 *
                        static_cast<size_t>(config.data.prefetch_batches + 1);
-  return {kProgram + (widest >= kInPlace ? kKernels : 0) + operands + queue};
+  return kProgram + (widest >= kInPlace ? kKernels : 0) + operands + queue;
 }
 
 MemoryPlan plan_memory(const RunConfig& config) {
@@ -378,7 +378,7 @@ std::string dry_run_text(const RunConfig& config) {
   for (size_t s = 1; s < stages.size(); ++s)
     if (stages[s].memory.total() > stages[largest].memory.total()) largest = s;
   const MemoryPlan& plan = stages[largest].memory;
-  const size_t overhead = process_overhead(c).bytes;
+  const size_t overhead = process_overhead(c);
   out += printed(stages.size() > 1 ? "memory per rank: (stage %zu, which needs most)" : "memory per rank:", largest) +
          "\n";
   for (size_t i = 0; i < plan.bytes.size(); ++i) {

@@ -12,10 +12,7 @@ namespace thinwire {
 
 // Bytes a process of ours holds before and beside the arenas: program, libraries, oneDNN's code and scratch, data
 // queue; on a GPU, in its memory: context, workspaces of products and attention.
-struct ProcessOverhead {
-  size_t bytes = 0;
-};
-ProcessOverhead process_overhead(const RunConfig& config);
+size_t process_overhead(const RunConfig& config);
 
 // Arena bytes of one rank of this layout (the largest stage), by the same set-up code that a run uses.
 MemoryPlan plan_memory(const RunConfig& config);

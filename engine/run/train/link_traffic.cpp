@@ -28,10 +28,6 @@ class LinkListener final : public RehearsalWatch, public OpWatcher {
  public:
   void listen_to(const SitePrices& prices) { prices_ = &prices; }
 
-  void route(const GroupLane&, const RouteRun&) override {}
-  void exchange(const GroupLane&, std::span<const int>, std::span<const int>, int64_t) override {}
-  void rounds(const RoundCodec&, int64_t) override {}
-  void block(int64_t, bool) override {}
   Ticket issued(const OperationNote& note) override;
   void end(Exec&, const char*, double flops) override { now_.flops += flops; }
   void node_is_over() {
@@ -40,7 +36,6 @@ class LinkListener final : public RehearsalWatch, public OpWatcher {
     sends_ = 0;
   }
   void counts_anew() { counted_.fill(0); }
-  void waited(size_t message) { messages_[message].waited = now_; }
 
   const std::vector<HeardSend>& messages() const { return messages_; }
   double flops_of(int64_t node) const {
@@ -56,22 +51,6 @@ class LinkListener final : public RehearsalWatch, public OpWatcher {
   int sends_ = 0;
 };
 
-class HeardTicket final : public Operation {
- public:
-  HeardTicket(LinkListener& listener, size_t message) : listener_(listener), message_(message) {}
-  State state() const override { return over_ ? State::kDone : State::kIssued; }
-  void wait_on(Stream&) override { wait_on_host(); }
-  void wait_on_host() override {
-    if (!over_) listener_.waited(message_);
-    over_ = true;
-  }
-
- private:
-  LinkListener& listener_;
-  size_t message_;
-  bool over_ = false;
-};
-
 Ticket LinkListener::issued(const OperationNote& note) {
   HeardSend sent;
   sent.site = static_cast<Site>(note.label.number);
@@ -85,7 +64,7 @@ Ticket LinkListener::issued(const OperationNote& note) {
     if (own && (sent.site == Site::kPpForward || sent.site == Site::kPpBackward)) sent.number = sends_++;
   }
   messages_.push_back(sent);
-  return Ticket(std::make_shared<HeardTicket>(*this, messages_.size() - 1));
+  return Ticket(std::make_shared<WatchedTicket>([this, n = messages_.size() - 1] { messages_[n].waited = now_; }));
 }
 
 // Of the n-th message that a node sends.

@@ -25,7 +25,7 @@ std::string what_to_do(const std::string& planned) {
 }  // namespace
 
 std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device) {
-  const auto planned = static_cast<int64_t>(plan_memory(run).total() + process_overhead(run).bytes);
+  const auto planned = static_cast<int64_t>(plan_memory(run).total() + process_overhead(run));
   const std::string of_a_rank = size_text(planned) + " of a rank";
   if (const auto own = static_cast<int64_t>(device.memory_total()); own > 0) {
     const std::string limit = "the device has " + size_text(own);
@@ -34,7 +34,7 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
     if (run.deterministic) {
       RunConfig other = run;
       other.deterministic = false;
-      if (const auto less = planned - static_cast<int64_t>(plan_memory(other).total() + process_overhead(other).bytes);
+      if (const auto less = planned - static_cast<int64_t>(plan_memory(other).total() + process_overhead(other));
           less > planned / 20)
         ordered = ", say deterministic: false (attention's backward pass then takes " + size_text(less) + " less)";
     }

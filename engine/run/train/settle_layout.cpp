@@ -49,6 +49,23 @@ double time_of_layers(RunConfig run, int64_t layers) {
   return best;
 }
 
+// Milliseconds of forward and backward of one micro-batch through one layer, and through what is left (embedding, head
+// and loss), on this machine with one rank.
+struct MeasuredCosts {
+  double layer_ms = 0.0, rest_ms = 0.0;
+};
+MeasuredCosts measure_costs(const RunConfig& run) {
+  // In turn, and again where a busy machine made one layer look as long as three: a layer that costs nothing would make
+  // all partitions equal, and could not be given as pipe_partition_costs.
+  double one = 1e300, three = 1e300;
+  for (int round = 0; round < 3 && (round == 0 || three <= one); ++round) {
+    one = std::min(one, time_of_layers(run, 1));
+    three = std::min(three, time_of_layers(run, 3));
+  }
+  const double layer = three > one ? (three - one) / 2.0 : three / 3.0;
+  return {layer, std::max(0.0, one - layer)};
+}
+
 // As stored and shared: two digits say as much as a measurement does.
 double rounded(double ms) {
   if (!(ms > 0.0)) return 0.0;
@@ -97,18 +114,6 @@ void settle_hold(RunConfig& run, Job& job) {
 }
 
 }  // namespace
-
-MeasuredCosts measure_costs(const RunConfig& run) {
-  // In turn, and again where a busy machine made one layer look as long as three: a layer that costs nothing would make
-  // all partitions equal, and could not be given as pipe_partition_costs.
-  double one = 1e300, three = 1e300;
-  for (int round = 0; round < 3 && (round == 0 || three <= one); ++round) {
-    one = std::min(one, time_of_layers(run, 1));
-    three = std::min(three, time_of_layers(run, 3));
-  }
-  const double layer = three > one ? (three - one) / 2.0 : three / 3.0;
-  return {layer, std::max(0.0, one - layer)};
-}
 
 std::optional<std::array<double, 3>> settle_layout(RunConfig& run, Job& job,
                                                    const std::optional<std::array<double, 3>>& known) {

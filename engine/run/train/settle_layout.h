@@ -16,11 +16,4 @@ namespace thinwire {
 std::optional<std::array<double, 3>> settle_layout(RunConfig& run, Job& job,
                                                    const std::optional<std::array<double, 3>>& known);
 
-// Milliseconds of forward and backward of one micro-batch through one layer, and through what is left (embedding, head
-// and loss), on this machine with one rank.
-struct MeasuredCosts {
-  double layer_ms = 0.0, rest_ms = 0.0;
-};
-MeasuredCosts measure_costs(const RunConfig& run);
-
 }  // namespace thinwire

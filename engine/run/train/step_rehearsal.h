@@ -1,13 +1,29 @@
 // A step without memory, mathematics and peers: what a rank of a run would hold, and what it would send.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/replica.h"
 #include "parallel/collective/rehearsal.h"
 
 namespace thinwire {
+
+// The ticket of a rehearsed operation: tells when it is first waited for.
+class WatchedTicket final : public Operation {
+ public:
+  explicit WatchedTicket(std::function<void()> waited) : waited_(std::move(waited)) {}
+  State state() const override { return waited_ ? State::kIssued : State::kDone; }
+  void wait_on(Stream&) override { wait_on_host(); }
+  void wait_on_host() override {
+    if (waited_) std::exchange(waited_, nullptr)();
+  }
+
+ private:
+  std::function<void()> waited_;
+};
 
 // The replica is that of a run, on a device without memory, with ops that do nothing and channels that count: set-up
 // and steps are the code of a run, so what it takes and sends is what a run takes and sends.

@@ -39,7 +39,6 @@ class StepTrace final : public OperationSink, public SpillSink {
   void waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) override {
     add(Kind::kWait, note, from, to);
   }
-  OperationSink* sink() { return this; }
   void spilled(const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to) override {
     add(Kind::kSpill, verb, bytes, from, to);
   }

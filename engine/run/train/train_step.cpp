@@ -18,8 +18,6 @@ TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica), un
   }
 }
 
-TrainStep::~TrainStep() = default;
-
 StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
                            LossScaler& scaler, StepTimer& timer, StepWishes wishes) {
   Replica& r = replica_;

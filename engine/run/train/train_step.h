@@ -59,7 +59,6 @@ using NodeSink =
 class TrainStep {
  public:
   explicit TrainStep(Replica& replica);
-  ~TrainStep();
 
   // Runs one step of `micro_batches` per data-parallel rank. next_micro() gives this rank's in consumption order.
   StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,

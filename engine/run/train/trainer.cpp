@@ -243,7 +243,7 @@ class Trainer {
   void trace_until(int64_t done) {
     if (!trace_) return;
     const bool next = traces_step(run_.layout, done + 1, first_step_);
-    if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(next ? trace_->sink() : nullptr);
+    if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(next ? trace_.get() : nullptr);
     if (TokenStore* tokens = replica_->token_store()) tokens->set_sink(next ? trace_.get() : nullptr);
     if (traced_ && !next) end_trace();
     traced_ = next;

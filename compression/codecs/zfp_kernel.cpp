@@ -375,29 +375,17 @@ void decode_run(const std::byte* in, int64_t blocks, int maxbits, float* x, bool
 }
 
 bool encode(const float* x, int64_t blocks, int maxbits, std::byte* out) {
-  switch ((maxbits + 31) / 32) {
-    case 1:
-      return encode_run<1>(x, blocks, maxbits, out);
-    case 2:
-      return encode_run<2>(x, blocks, maxbits, out);
-    case 3:
-      return encode_run<3>(x, blocks, maxbits, out);
-    default:
-      return encode_run<kMaxWords>(x, blocks, maxbits, out);
-  }
+  return maxbits <= 32   ? encode_run<1>(x, blocks, maxbits, out)
+         : maxbits <= 64 ? encode_run<2>(x, blocks, maxbits, out)
+         : maxbits <= 96 ? encode_run<3>(x, blocks, maxbits, out)
+                         : encode_run<kMaxWords>(x, blocks, maxbits, out);
 }
 
 void decode(const std::byte* in, int64_t blocks, int maxbits, float* x, bool accumulate) {
-  switch ((maxbits + 31) / 32) {
-    case 1:
-      return decode_run<1>(in, blocks, maxbits, x, accumulate);
-    case 2:
-      return decode_run<2>(in, blocks, maxbits, x, accumulate);
-    case 3:
-      return decode_run<3>(in, blocks, maxbits, x, accumulate);
-    default:
-      return decode_run<kMaxWords>(in, blocks, maxbits, x, accumulate);
-  }
+  return maxbits <= 32   ? decode_run<1>(in, blocks, maxbits, x, accumulate)
+         : maxbits <= 64 ? decode_run<2>(in, blocks, maxbits, x, accumulate)
+         : maxbits <= 96 ? decode_run<3>(in, blocks, maxbits, x, accumulate)
+                         : decode_run<kMaxWords>(in, blocks, maxbits, x, accumulate);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ void Stage::list_uses(NodeKind kind, std::vector<UnitUse>& uses) const {
     for (const Block& block : blocks_) block.list_uses(false, uses);
     if (last()) uses.push_back({head_unit(shard_.whole), false});
     if (shares_embedding()) uses.push_back({kEmbeddingUnit, false});
-  } else if (kind == NodeKind::kBackward || kind == NodeKind::kBackwardInput) {
+  } else if (is_backward(kind)) {
     if (last()) uses.push_back({head_unit(shard_.whole), true});
     for (size_t i = blocks_.size(); i-- > 0;) blocks_[i].list_uses(true, uses);
   }

@@ -371,16 +371,10 @@ bool encode_bits(const BlockIntForm& form, const BlockIntNoise& noise, const flo
 }
 
 bool encode(const BlockIntForm& form, const BlockIntNoise& noise, const float* x, int64_t n, uint8_t* out) {
-  switch (form.bits) {
-    case 2:
-      return encode_bits<2>(form, noise, x, n, out);
-    case 4:
-      return encode_bits<4>(form, noise, x, n, out);
-    case 6:
-      return encode_bits<6>(form, noise, x, n, out);
-    default:
-      return encode_bits<8>(form, noise, x, n, out);
-  }
+  return form.bits == 2   ? encode_bits<2>(form, noise, x, n, out)
+         : form.bits == 4 ? encode_bits<4>(form, noise, x, n, out)
+         : form.bits == 6 ? encode_bits<6>(form, noise, x, n, out)
+                          : encode_bits<8>(form, noise, x, n, out);
 }
 
 // ---- decode --------------------------------------------------------------------------------------------------------
@@ -449,11 +443,7 @@ bool decode_as(const BlockIntForm& form, const uint8_t* in, int64_t n, float* ou
   }
   const IntDecoder<Bits, Asymmetric> body{offsets, form.block};
   in += blocks * scale_size(form.scale) * (Asymmetric ? 2 : 1);
-  if (accumulate) {
-    decode_units<true, Bits>(in, n, form.block, steps, out, body);
-  } else {
-    decode_units<false, Bits>(in, n, form.block, steps, out, body);
-  }
+  decode_units<Bits>(in, n, form.block, steps, out, accumulate, body);
   return true;
 }
 
@@ -464,16 +454,10 @@ bool decode_bits(const BlockIntForm& form, const uint8_t* in, int64_t n, float* 
 }
 
 bool decode(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
-  switch (form.bits) {
-    case 2:
-      return decode_bits<2>(form, in, n, out, accumulate);
-    case 4:
-      return decode_bits<4>(form, in, n, out, accumulate);
-    case 6:
-      return decode_bits<6>(form, in, n, out, accumulate);
-    default:
-      return decode_bits<8>(form, in, n, out, accumulate);
-  }
+  return form.bits == 2   ? decode_bits<2>(form, in, n, out, accumulate)
+         : form.bits == 4 ? decode_bits<4>(form, in, n, out, accumulate)
+         : form.bits == 6 ? decode_bits<6>(form, in, n, out, accumulate)
+                          : decode_bits<8>(form, in, n, out, accumulate);
 }
 
 }  // namespace

@@ -435,8 +435,8 @@ TW_INLINE void decode_unit(const uint8_t* in, float* out, const Body& body, cons
 // out = or += body.vector(bytes, scales, j, element) over the n elements of a group; body.values(step) is the table of
 // OneScale.
 template <bool Add, int Bits, typename Body>
-TW_INLINE void decode_units(const uint8_t* in, int64_t n, int64_t block, const float* steps, float* out,
-                            const Body& body) {
+TW_INLINE void decode_units_as(const uint8_t* in, int64_t n, int64_t block, const float* steps, float* out,
+                               const Body& body) {
   constexpr int64_t kBytes = kUnit * Bits / 8;
   const int64_t whole = n / kUnit * kUnit;
   if (block % kUnit == 0) {
@@ -472,6 +472,12 @@ TW_INLINE void decode_units(const uint8_t* in, int64_t n, int64_t block, const f
     decode_unit<false, Bits>(bytes, last, body, ManyScales{each}, whole);
     for (int64_t i = whole; i < n; ++i) out[i] = Add ? out[i] + last[i - whole] : last[i - whole];
   }
+}
+template <int Bits, typename Body>
+TW_INLINE void decode_units(const uint8_t* in, int64_t n, int64_t block, const float* steps, float* out,
+                            bool accumulate, const Body& body) {
+  if (accumulate) return decode_units_as<true, Bits>(in, n, block, steps, out, body);
+  decode_units_as<false, Bits>(in, n, block, steps, out, body);
 }
 
 }  // namespace

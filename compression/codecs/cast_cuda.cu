@@ -49,7 +49,9 @@ struct CastTiles {
   size_t shared_bytes(int64_t) const { return 0; }
   CastTiles for_message(const Msg&) const { return *this; }
 
-  TW_DEVICE bool encode(unsigned char*, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
+  // kWhole: all elements of the tile are there, whatever n says.
+  template <bool kWhole>
+  TW_DEVICE bool code_tile(TileValues& v, int n, uint8_t* out) const {
     bool bad = false;
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
@@ -57,11 +59,16 @@ struct CastTiles {
       uint32_t q[4];
       TW_UNROLL
       for (int k = 0; k < 4; ++k) {
-        bad = bad || (i + k < n && (bits_of(v[s][k]) & 0x7fffffffu) >= Format::kBadFrom);
+        bad = bad || ((kWhole || i + k < n) && (bits_of(v[s][k]) & 0x7fffffffu) >= Format::kBadFrom);
         q[k] = Format::put(v[s][k]);
         v[s][k] = Format::get(q[k]);
       }
-      if constexpr (kBytes == 1) {
+      if constexpr (kWhole && kBytes == 1) {
+        store_whole_codes<8>(out + own_codes<8>(), s, q);
+      } else if constexpr (kWhole) {
+        const uint32_t words[2] = {q[0] | q[1] << 16, q[2] | q[3] << 16};
+        store_values<2>(reinterpret_cast<uint32_t*>(out) + i / 2, words);
+      } else if constexpr (kBytes == 1) {
         store_codes<8>(out, i, n, q);
       } else {
         TW_UNROLL
@@ -72,6 +79,9 @@ struct CastTiles {
       }
     }
     return bad;
+  }
+  TW_DEVICE bool encode(unsigned char*, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
+    return code_tile<false>(v, n, out);
   }
   TW_DEVICE bool decode(const uint8_t* in, int n, TileValues& v) const {
     TW_UNROLL
@@ -96,26 +106,7 @@ struct CastTiles {
   // ---- whole tiles
   bool takes_whole() const { return true; }
 
-  TW_DEVICE bool encode_whole(TileValues& v, uint64_t, uint8_t* out, bool) const {
-    bool bad = false;
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) {
-      uint32_t q[4];
-      TW_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        bad = bad || (bits_of(v[s][k]) & 0x7fffffffu) >= Format::kBadFrom;
-        q[k] = Format::put(v[s][k]);
-        v[s][k] = Format::get(q[k]);
-      }
-      if constexpr (kBytes == 1) {
-        store_whole_codes<8>(out + own_codes<8>(), s, q);
-      } else {
-        const uint32_t words[2] = {q[0] | q[1] << 16, q[2] | q[3] << 16};
-        store_values<2>(reinterpret_cast<uint32_t*>(out) + tile_element(s) / 2, words);
-      }
-    }
-    return bad;
-  }
+  TW_DEVICE bool encode_whole(TileValues& v, uint64_t, uint8_t* out, bool) const { return code_tile<true>(v, 0, out); }
 
   struct Part {
     uint32_t codes[kTileSteps][kBytes];

@@ -91,11 +91,7 @@ bool decode(int64_t block, const uint8_t* in, int64_t n, float* out, bool accumu
   }
   if (!good) return false;
   const PowerDecoder body;
-  if (accumulate) {
-    decode_units<true, 4>(in + blocks * 2, n, block, scales, out, body);
-  } else {
-    decode_units<false, 4>(in + blocks * 2, n, block, scales, out, body);
-  }
+  decode_units<4>(in + blocks * 2, n, block, scales, out, accumulate, body);
   return true;
 }
 

@@ -229,11 +229,7 @@ bool decode_bits(int64_t block, const uint8_t* in, int64_t n, float* out, bool a
   if (!read_scales(in, blocks, scales)) return false;
   in += 2;
   const LevelDecoder<Bits> body;
-  if (accumulate) {
-    decode_units<true, Bits>(in + blocks, n, block, scales, out, body);
-  } else {
-    decode_units<false, Bits>(in + blocks, n, block, scales, out, body);
-  }
+  decode_units<Bits>(in + blocks, n, block, scales, out, accumulate, body);
   return true;
 }
 

@@ -8,8 +8,6 @@ namespace {
 
 // Sums of products run in 16 partial sums of floats (8 of doubles) whatever the width of a register.
 constexpr int kParts = 16 / kLanes;
-constexpr int kWide = kLanes / 2;
-typedef double VecD __attribute__((vector_size(kLanes * 4), may_alias));
 
 #ifdef __AVX512F__
 constexpr int kLeftRows = 6, kLeftCols = 4;       // of p, in registers: 24 sums
@@ -17,9 +15,6 @@ constexpr int kRightRank = 8, kRightVectors = 3;  // of q
 constexpr int kExpandRows = 6, kExpandVectors = 4;
 constexpr int kGramRows = 4, kGramCols = 4;
 constexpr int kApply = 8;
-TW_INLINE VecD load_wide(const float* p) {
-  return (VecD)_mm512_cvtps_pd(_mm256_loadu_ps(p));
-}
 TW_INLINE void store_narrow(float* p, VecD v) {
   _mm256_storeu_ps(p, _mm512_cvtpd_ps((__m512d)v));
 }
@@ -38,9 +33,6 @@ constexpr int kRightRank = 4, kRightVectors = 3;
 constexpr int kExpandRows = 4, kExpandVectors = 3;
 constexpr int kGramRows = 2, kGramCols = 2;
 constexpr int kApply = 4;
-TW_INLINE VecD load_wide(const float* p) {
-  return (VecD)_mm256_cvtps_pd(_mm_loadu_ps(p));
-}
 TW_INLINE void store_narrow(float* p, VecD v) {
   _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)v));
 }

@@ -44,6 +44,19 @@ struct SmallEncoder {
   }
 };
 
+// Returns whether no block is bad.
+template <typename F>
+TW_INLINE bool encode_small(const float* x, int64_t n, int64_t block, const float* inverses, uint8_t* out, bool bad) {
+  SmallEncoder<F, true> careful;
+  SmallEncoder<F, false> plain;
+  if (bad) {
+    encode_units<F::kBits>(x, n, block, inverses, out, careful);
+  } else {
+    encode_units<F::kBits>(x, n, block, inverses, out, plain);
+  }
+  return !bad;
+}
+
 template <typename F>
 struct SmallDecoder {
   TW_INLINE VecF values(VecF) const { return VecF{}; }
@@ -111,14 +124,7 @@ bool encode_mx(const float* x, int64_t n, uint8_t* out) {
     for (int64_t i = 0; i < kLanes && b + i < blocks; ++i) out[b + i] = (uint8_t)bytes[i];
   }
   out += blocks;
-  if (any(bad)) {
-    SmallEncoder<F, true> body;
-    encode_units<F::kBits>(x, n, kMxBlock, inverses, out, body);
-    return false;
-  }
-  SmallEncoder<F, false> body;
-  encode_units<F::kBits>(x, n, kMxBlock, inverses, out, body);
-  return true;
+  return encode_small<F>(x, n, kMxBlock, inverses, out, any(bad));
 }
 
 template <typename F>
@@ -130,11 +136,7 @@ bool decode_mx(const uint8_t* in, int64_t n, float* out, bool accumulate) {
     __builtin_memcpy(&steps[b], &bits, 4);
   }
   const SmallDecoder<F> body;
-  if (accumulate) {
-    decode_units<true, F::kBits>(in + blocks, n, kMxBlock, steps, out, body);
-  } else {
-    decode_units<false, F::kBits>(in + blocks, n, kMxBlock, steps, out, body);
-  }
+  decode_units<F::kBits>(in + blocks, n, kMxBlock, steps, out, accumulate, body);
   return true;
 }
 
@@ -177,14 +179,7 @@ bool encode_nvfp4(const float* x, int64_t n, uint8_t* out) {
     for (int64_t i = 0; i < kLanes && b + i < blocks; ++i) out[b + i] = packed[i];
   }
   out += blocks;
-  if (any(bad)) {
-    SmallEncoder<E2m1, true> body;
-    encode_units<4>(x, n, kNvBlock, inverses, out, body);
-    return false;
-  }
-  SmallEncoder<E2m1, false> body;
-  encode_units<4>(x, n, kNvBlock, inverses, out, body);
-  return true;
+  return encode_small<E2m1>(x, n, kNvBlock, inverses, out, any(bad));
 }
 
 bool decode_nvfp4(const uint8_t* in, int64_t n, float* out, bool accumulate) {
@@ -201,48 +196,26 @@ bool decode_nvfp4(const uint8_t* in, int64_t n, float* out, bool accumulate) {
   }
   if (signs & 0x80) return false;
   const SmallDecoder<E2m1> body;
-  if (accumulate) {
-    decode_units<true, 4>(in + blocks, n, kNvBlock, steps, out, body);
-  } else {
-    decode_units<false, 4>(in + blocks, n, kNvBlock, steps, out, body);
-  }
+  decode_units<4>(in + blocks, n, kNvBlock, steps, out, accumulate, body);
   return true;
 }
 
 bool encode(MxFormat format, const float* x, int64_t n, uint8_t* out) {
-  switch (format) {
-    case MxFormat::kE4m3:
-      return encode_mx<E4m3>(x, n, out);
-    case MxFormat::kE5m2:
-      return encode_mx<E5m2>(x, n, out);
-    case MxFormat::kE2m3:
-      return encode_mx<E2m3>(x, n, out);
-    case MxFormat::kE3m2:
-      return encode_mx<E3m2>(x, n, out);
-    case MxFormat::kE2m1:
-      return encode_mx<E2m1>(x, n, out);
-    case MxFormat::kNvfp4:
-      break;
-  }
-  return encode_nvfp4(x, n, out);
+  return format == MxFormat::kE4m3   ? encode_mx<E4m3>(x, n, out)
+         : format == MxFormat::kE5m2 ? encode_mx<E5m2>(x, n, out)
+         : format == MxFormat::kE2m3 ? encode_mx<E2m3>(x, n, out)
+         : format == MxFormat::kE3m2 ? encode_mx<E3m2>(x, n, out)
+         : format == MxFormat::kE2m1 ? encode_mx<E2m1>(x, n, out)
+                                     : encode_nvfp4(x, n, out);
 }
 
 bool decode(MxFormat format, const uint8_t* in, int64_t n, float* out, bool accumulate) {
-  switch (format) {
-    case MxFormat::kE4m3:
-      return decode_mx<E4m3>(in, n, out, accumulate);
-    case MxFormat::kE5m2:
-      return decode_mx<E5m2>(in, n, out, accumulate);
-    case MxFormat::kE2m3:
-      return decode_mx<E2m3>(in, n, out, accumulate);
-    case MxFormat::kE3m2:
-      return decode_mx<E3m2>(in, n, out, accumulate);
-    case MxFormat::kE2m1:
-      return decode_mx<E2m1>(in, n, out, accumulate);
-    case MxFormat::kNvfp4:
-      break;
-  }
-  return decode_nvfp4(in, n, out, accumulate);
+  return format == MxFormat::kE4m3   ? decode_mx<E4m3>(in, n, out, accumulate)
+         : format == MxFormat::kE5m2 ? decode_mx<E5m2>(in, n, out, accumulate)
+         : format == MxFormat::kE2m3 ? decode_mx<E2m3>(in, n, out, accumulate)
+         : format == MxFormat::kE3m2 ? decode_mx<E3m2>(in, n, out, accumulate)
+         : format == MxFormat::kE2m1 ? decode_mx<E2m1>(in, n, out, accumulate)
+                                     : decode_nvfp4(in, n, out, accumulate);
 }
 
 }  // namespace

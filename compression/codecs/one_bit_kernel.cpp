@@ -7,30 +7,18 @@ namespace {
 
 // Sixteen partial sums, whatever the width of a vector: element i goes to number i % 16.
 constexpr int kPartial = 16;
+TW_INLINE VecD absolute(VecD v) {
 #ifdef __AVX512F__
-constexpr int kWide = 8;
-typedef double VecD __attribute__((vector_size(64), may_alias));
-TW_INLINE VecD widened(const float* p) {
-  return (VecD)_mm512_cvtps_pd(_mm256_loadu_ps(p));
-}
-TW_INLINE VecD absolute(VecD v) {
   return (VecD)_mm512_abs_pd((__m512d)v);
-}
 #else
-constexpr int kWide = 4;
-typedef double VecD __attribute__((vector_size(32), may_alias));
-TW_INLINE VecD widened(const float* p) {
-  return (VecD)_mm256_cvtps_pd(_mm_loadu_ps(p));
-}
-TW_INLINE VecD absolute(VecD v) {
   return (VecD)_mm256_andnot_pd(_mm256_set1_pd(-0.0), (__m256d)v);
-}
 #endif
+}
 
 double sum(const float* x, int64_t n) {
   VecD part[kPartial / kWide] = {};
   const auto add = [&](const float* p) TW_INLINE_LAMBDA {
-    for (int j = 0; j < kPartial / kWide; ++j) part[j] += absolute(widened(p + j * kWide));
+    for (int j = 0; j < kPartial / kWide; ++j) part[j] += absolute(load_wide(p + j * kWide));
   };
   int64_t i = 0;
   for (; i + kPartial <= n; i += kPartial) add(x + i);

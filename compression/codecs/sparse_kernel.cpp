@@ -40,9 +40,6 @@ TW_INLINE VecF keep_lanes(uint32_t mask, VecF v) {
 TW_INLINE VecI max_keys(VecI a, VecI b) {
   return (VecI)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
-TW_INLINE VecI lane_numbers() {
-  return (VecI)_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-}
 #else
 TW_INLINE uint32_t above(VecI a, VecI b) {
   return (uint32_t)_mm256_movemask_ps((__m256)_mm256_cmpgt_epi32((__m256i)a, (__m256i)b));
@@ -62,9 +59,6 @@ TW_INLINE VecF get_lanes(const float* from, uint32_t mask) {
 }
 TW_INLINE VecI max_keys(VecI a, VecI b) {
   return (VecI)_mm256_max_epi32((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecI lane_numbers() {
-  return (VecI)_mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
 }
 TW_INLINE VecF keep_lanes(uint32_t mask, VecF v) {
   const VecI bit = splat_i(1) << lane_numbers();

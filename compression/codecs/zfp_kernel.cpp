@@ -1,7 +1,7 @@
 // Block coding of codec zfp with one block per vector lane: lift, bit planes by table, packing.
 #include "compression/codecs/zfp_kernel.h"
 
-#include "engine/base/ops/simd.h"
+#include "compression/codecs/block_simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
@@ -74,23 +74,11 @@ TW_INLINE VecU shl(VecU a, VecU n) {
 TW_INLINE VecU shr(VecU a, VecU n) {
   return (VecU)_mm512_srlv_epi32((__m512i)a, (__m512i)n);
 }
-TW_INLINE VecU load_u(const uint32_t* p) {
-  return (VecU)_mm512_loadu_si512(p);
-}
-TW_INLINE void store_u(void* p, VecU v) {
-  _mm512_storeu_si512(p, (__m512i)v);
-}
 TW_INLINE VecU permute(VecU v, const uint32_t* index) {
   return (VecU)_mm512_permutexvar_epi32(_mm512_load_si512(index), (__m512i)v);
 }
 TW_INLINE VecI truncate(VecF v) {
   return (VecI)_mm512_cvttps_epi32((__m512)v);
-}
-TW_INLINE VecF to_floats(VecI v) {
-  return (VecF)_mm512_cvtepi32_ps((__m512i)v);
-}
-TW_INLINE bool any(VecI mask) {
-  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
 }
 TW_INLINE void transpose(VecF v[4]) {
   const __m512 a = _mm512_unpacklo_ps((__m512)v[0], (__m512)v[1]), b = _mm512_unpackhi_ps((__m512)v[0], (__m512)v[1]);
@@ -133,23 +121,11 @@ TW_INLINE VecU shl(VecU a, VecU n) {
 TW_INLINE VecU shr(VecU a, VecU n) {
   return (VecU)_mm256_srlv_epi32((__m256i)a, (__m256i)n);
 }
-TW_INLINE VecU load_u(const uint32_t* p) {
-  return (VecU)_mm256_loadu_si256((const __m256i*)p);
-}
-TW_INLINE void store_u(void* p, VecU v) {
-  _mm256_storeu_si256((__m256i*)p, (__m256i)v);
-}
 TW_INLINE VecU permute(VecU v, const uint32_t* index) {
   return (VecU)_mm256_permutevar8x32_epi32((__m256i)v, _mm256_load_si256((const __m256i*)index));
 }
 TW_INLINE VecI truncate(VecF v) {
   return (VecI)_mm256_cvttps_epi32((__m256)v);
-}
-TW_INLINE VecF to_floats(VecI v) {
-  return (VecF)_mm256_cvtepi32_ps((__m256i)v);
-}
-TW_INLINE bool any(VecI mask) {
-  return _mm256_movemask_ps((__m256)mask) != 0;
 }
 TW_INLINE void transpose(VecF v[4]) {
   const __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]), b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
@@ -363,10 +339,10 @@ TW_INLINE void decode_lanes(const uint32_t (*words)[kLanes], int maxbits, const 
   const VecI small = splat_i(31) > exponent;
   const VecU subnormal = shl(splat_u(1), (VecU)(exponent - 8));
   const VecF scale = (VecF)((small ? subnormal : (VecU)(exponent - 30) << 23) & (VecU)live);
-  v[0] = to_floats((VecI)a) * scale;
-  v[1] = to_floats((VecI)b) * scale;
-  v[2] = to_floats((VecI)c) * scale;
-  v[3] = to_floats((VecI)d) * scale;
+  v[0] = __builtin_convertvector((VecI)a, VecF) * scale;
+  v[1] = __builtin_convertvector((VecI)b, VecF) * scale;
+  v[2] = __builtin_convertvector((VecI)c, VecF) * scale;
+  v[3] = __builtin_convertvector((VecI)d, VecF) * scale;
   for (int i = 0; i < 4; ++i) v[i] = live ? v[i] : VecF{};  // and not -0
   transpose(v);
 }
@@ -399,29 +375,17 @@ void decode_run(const std::byte* in, int64_t blocks, int maxbits, float* x, bool
 }
 
 bool encode(const float* x, int64_t blocks, int maxbits, std::byte* out) {
-  switch ((maxbits + 31) / 32) {
-    case 1:
-      return encode_run<1>(x, blocks, maxbits, out);
-    case 2:
-      return encode_run<2>(x, blocks, maxbits, out);
-    case 3:
-      return encode_run<3>(x, blocks, maxbits, out);
-    default:
-      return encode_run<kMaxWords>(x, blocks, maxbits, out);
-  }
+  return maxbits <= 32   ? encode_run<1>(x, blocks, maxbits, out)
+         : maxbits <= 64 ? encode_run<2>(x, blocks, maxbits, out)
+         : maxbits <= 96 ? encode_run<3>(x, blocks, maxbits, out)
+                         : encode_run<kMaxWords>(x, blocks, maxbits, out);
 }
 
 void decode(const std::byte* in, int64_t blocks, int maxbits, float* x, bool accumulate) {
-  switch ((maxbits + 31) / 32) {
-    case 1:
-      return decode_run<1>(in, blocks, maxbits, x, accumulate);
-    case 2:
-      return decode_run<2>(in, blocks, maxbits, x, accumulate);
-    case 3:
-      return decode_run<3>(in, blocks, maxbits, x, accumulate);
-    default:
-      return decode_run<kMaxWords>(in, blocks, maxbits, x, accumulate);
-  }
+  return maxbits <= 32   ? decode_run<1>(in, blocks, maxbits, x, accumulate)
+         : maxbits <= 64 ? decode_run<2>(in, blocks, maxbits, x, accumulate)
+         : maxbits <= 96 ? decode_run<3>(in, blocks, maxbits, x, accumulate)
+                         : decode_run<kMaxWords>(in, blocks, maxbits, x, accumulate);
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ class Placement {
         rank.forwards[chunk].push_back(work.micro);
         rank.slots[chunk] = std::max(rank.slots[chunk], ++alive[chunk]);
       }
-      if (work.kind == NodeKind::kBackward || work.kind == NodeKind::kBackwardInput) l.backward = i;
+      if (is_backward(work.kind)) l.backward = i;
       if (work.kind == NodeKind::kBackward || work.kind == NodeKind::kBackwardWeight) {
         l.finish = i;
         --alive[chunk];
@@ -161,7 +161,7 @@ class Placement {
     for (; rank.next < static_cast<int>(order.size()); ++rank.next) {
       const Work& work = order[at(rank.next)];
       const int vs = vs_of(work.chunk, stage);
-      const bool goes_up = work.kind == NodeKind::kBackward || work.kind == NodeKind::kBackwardInput;
+      const bool goes_up = is_backward(work.kind);
       int64_t start = rank.free;
       if (work.kind == NodeKind::kForward && vs > 0) {
         const int64_t met = flight(true, vs - 1, work.micro).met;

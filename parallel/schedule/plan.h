@@ -19,6 +19,11 @@ enum class NodeKind : uint8_t {
   kGather,          // step the other weights unit by unit, and start their parameter all-gathers
 };
 
+// It makes gradients of its chunk's input.
+inline bool is_backward(NodeKind kind) {
+  return kind == NodeKind::kBackward || kind == NodeKind::kBackwardInput;
+}
+
 enum class ScheduleKind : uint8_t { kGpipe, k1f1b, kInterleaved, kZbH1 };
 
 // One activation or gradient between neighbours in the chain of virtual stages (chunk * stages + stage). The edge has
@@ -80,10 +85,21 @@ struct NodeCosts {
   std::vector<double> forward, backward_input, backward_weight;  // per virtual stage (chunk * stages + stage)
   double transfer = 0.0;
 };
+// Messages are numbered from 0 on: every edge, micro-batch and direction of a step.
+inline size_t message_number(const PipelineShape& shape, bool forward, int edge, int micro) {
+  return static_cast<size_t>((edge * shape.micro_batches + micro) * 2 + (forward ? 1 : 0));
+}
+struct PlanEvent {
+  int stage = 0;
+  size_t node = 0;
+  int64_t waits[2] = {-1, -1};  // messages that it waited for: its input, what left its buffer before; -1: none
+};
 struct PlanTimes {
   double total = 0.0;                           // of the pipelined part
   std::vector<double> idle;                     // per stage: 1 - busy / total
   std::vector<std::vector<double>> start, end;  // per stage and node
+  std::vector<PlanEvent> events;                // all nodes, each behind what it waits for
+  std::vector<double> arrival;                  // per number of a message: when it is over
 };
 // Events of the asynchronous runtime: works in order on every rank, a message takes `transfer` from when both ends are
 // issued, tickets are waited for as make_plan says. Messages do not slow each other down. The closing nodes take no

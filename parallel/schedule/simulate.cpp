@@ -1,7 +1,5 @@
 // Times of plans by simulating their events, and the published formulas of bubbles to compare them with.
 #include <algorithm>
-#include <map>
-#include <tuple>
 
 #include "engine/base/core/check.h"
 #include "parallel/schedule/plan.h"
@@ -24,14 +22,19 @@ class Simulation {
     TW_CHECK(plans.size() == static_cast<size_t>(shape.stages));
     TW_CHECK(costs.forward.size() == depth && costs.backward_input.size() == depth &&
              costs.backward_weight.size() == depth);
-    flights_.resize(depth * static_cast<size_t>(shape.micro_batches) * 2);
+    flights_.resize((depth - 1) * static_cast<size_t>(shape.micro_batches) * 2);
   }
 
   PlanTimes run() {
+    size_t nodes = 0;
     for (const Plan& plan : plans_) {
       times_.start.emplace_back(plan.nodes.size(), 0.0);
       times_.end.emplace_back(plan.nodes.size(), 0.0);
+      for (auto& sent : ranks_[times_.start.size() - 1].sent)
+        for (const int slots : plan.slots) sent.emplace_back(static_cast<size_t>(slots), -1);
+      nodes += plan.nodes.size();
     }
+    times_.events.reserve(nodes);
     for (bool moved = true; moved;) {
       moved = false;
       for (int stage = 0; stage < shape_.stages; ++stage)
@@ -48,32 +51,10 @@ class Simulation {
   struct Rank {
     size_t node = 0;
     double free = 0.0, busy = 0.0;
-    std::map<std::tuple<int, int, bool>, Message> sends;  // last one of a (chunk, slot, forward)
+    std::vector<std::vector<int64_t>> sent[2];  // last message of a (direction, chunk, slot); -1: none
   };
 
-  Flight& flight(bool forward, int edge, int micro) {
-    return flights_[static_cast<size_t>((edge * shape_.micro_batches + micro) * 2 + (forward ? 1 : 0))];
-  }
-
-  // When the message is over; kUnknown as long as an end has not been issued.
-  double arrival(bool forward, int edge, int micro) {
-    const Flight& f = flight(forward, edge, micro);
-    if (f.sent == kUnknown || f.received == kUnknown) return kUnknown;
-    return std::max(f.sent, f.received) + costs_.transfer;
-  }
-
-  bool wait(double& time, bool forward, int edge, int micro) {
-    const double over = arrival(forward, edge, micro);
-    if (over == kUnknown) return false;
-    time = std::max(time, over);
-    return true;
-  }
-
-  // What was last sent from this buffer of the slot must have gone before the buffer is written again.
-  bool wait_sent(Rank& rank, double& time, const PlanNode& node, bool forward) {
-    const auto last = rank.sends.find({node.chunk, node.slot, forward});
-    return last == rank.sends.end() || wait(time, forward, last->second.edge, last->second.micro);
-  }
+  double arrival(const Flight& f) const { return std::max(f.sent, f.received) + costs_.transfer; }
 
   bool step(int stage) {
     Rank& rank = ranks_[static_cast<size_t>(stage)];
@@ -81,11 +62,13 @@ class Simulation {
     if (rank.node >= plan.nodes.size()) return false;
     const PlanNode& node = plan.nodes[rank.node];
     double time = rank.free;
+    PlanEvent event{stage, rank.node, {-1, -1}};
     if (node.kind == NodeKind::kExchange) {
       issue(rank, node, time);
-    } else if (!ready(stage, rank, node, time)) {
+    } else if (!ready(event, rank, node, time)) {
       return false;
     }
+    times_.events.push_back(event);
     times_.start[static_cast<size_t>(stage)][rank.node] = time;
     const double cost = cost_of(stage, node);
     rank.busy += cost;
@@ -97,19 +80,29 @@ class Simulation {
 
   void issue(Rank& rank, const PlanNode& node, double time) {
     for (const Message& m : node.messages) {
-      Flight& f = flight(m.forward, m.edge, m.micro);
+      const size_t number = message_number(shape_, m.forward, m.edge, m.micro);
+      Flight& f = flights_[number];
       (m.send ? f.sent : f.received) = time;
-      if (m.send) rank.sends[{m.chunk, m.slot, m.forward}] = m;
+      if (m.send)
+        rank.sent[m.forward][static_cast<size_t>(m.chunk)][static_cast<size_t>(m.slot)] = static_cast<int64_t>(number);
     }
   }
 
-  bool ready(int stage, Rank& rank, const PlanNode& node, double& time) {
-    const int vs = node.chunk * shape_.stages + stage;
-    if (node.kind == NodeKind::kForward)
-      return (vs == 0 || wait(time, true, vs - 1, node.micro)) && wait_sent(rank, time, node, true);
-    if (node.kind == NodeKind::kBackward || node.kind == NodeKind::kBackwardInput)
-      return (vs + 1 == shape_.stages * shape_.chunks || wait(time, false, vs, node.micro)) &&
-             wait_sent(rank, time, node, false);
+  // Both ends of the messages must have been issued. What was last sent from the node's buffer of the slot must have
+  // gone before the buffer is written again.
+  bool ready(PlanEvent& event, const Rank& rank, const PlanNode& node, double& time) const {
+    const bool forward = node.kind == NodeKind::kForward;
+    if (!forward && !is_backward(node.kind)) return true;
+    const int edge = node.chunk * shape_.stages + event.stage - (forward ? 1 : 0);
+    if (edge >= 0 && edge + 1 < shape_.stages * shape_.chunks)
+      event.waits[0] = static_cast<int64_t>(message_number(shape_, forward, edge, node.micro));
+    event.waits[1] = rank.sent[forward][static_cast<size_t>(node.chunk)][static_cast<size_t>(node.slot)];
+    for (const int64_t message : event.waits) {
+      if (message < 0) continue;
+      const Flight& f = flights_[static_cast<size_t>(message)];
+      if (f.sent == kUnknown || f.received == kUnknown) return false;
+      time = std::max(time, arrival(f));
+    }
     return true;
   }
 
@@ -130,6 +123,7 @@ class Simulation {
   }
 
   void finish() {
+    for (const Flight& f : flights_) times_.arrival.push_back(arrival(f));
     for (size_t stage = 0; stage < plans_.size(); ++stage)
       for (size_t i = 0; i < plans_[stage].nodes.size(); ++i)
         if (plans_[stage].nodes[i].kind < NodeKind::kExchange)

@@ -1,6 +1,5 @@
 // Ranks as threads: messages meet in the mailbox of the receiver and are copied once.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -17,10 +16,7 @@ namespace thinwire {
 namespace {
 
 constexpr size_t kCopiedBytes = 4096;  // up to here a send does not wait for its receive
-constexpr size_t kSmallBytes = 32;     // and up to here it is copied into its entry
-
-// How a send keeps its bytes: the index of a buffer of the mailbox, or one of these.
-constexpr int kRendezvous = -1, kInside = -2;
+constexpr int kRendezvous = -1;        // a send whose bytes are in no buffer of the mailbox
 
 struct PostedReceive {
   void* data;
@@ -30,105 +26,18 @@ struct PostedReceive {
 };
 
 struct PostedSend {
-  const void* data;  // of the sender, or of `copy`; not for kInside
+  const void* data;  // of the sender, or of `copy`
   size_t bytes;
   int source, tag;
   uint32_t token;
   int copy;
-  std::array<char, kSmallBytes> small;
 };
 
-// What waits for its counterpart, found by source and tag, in the order of posting. Entries are used again: the steady
-// state allocates nothing.
+// Of what waits for its counterpart, in the order of posting: the oldest of this source and tag.
 template <typename T>
-class MatchList {
- public:
-  // The oldest entry of this source and tag; at: -1 if there is none. Good until the next change.
-  struct Place {
-    size_t bucket = 0;
-    int before = -1, at = -1;
-  };
-  Place find(int source, int tag) const {
-    Place place;
-    if (buckets_.empty()) return place;
-    place.bucket = bucket_of(source, tag);
-    place.at = buckets_[place.bucket].first;
-    for (; place.at >= 0; place.before = place.at, place.at = entry(place.at).next)
-      if (entry(place.at).item.source == source && entry(place.at).item.tag == tag) break;
-    return place;
-  }
-  const T& operator[](const Place& place) const { return entry(place.at).item; }
-  void erase(const Place& place) {
-    Bucket& bucket = buckets_[place.bucket];
-    const int behind = entry(place.at).next;
-    (place.before >= 0 ? entry(place.before).next : bucket.first) = behind;
-    if (behind < 0) bucket.last = place.before;
-    entry(place.at).next = free_;
-    free_ = place.at;
-    --used_;
-  }
-  void push(const T& item) {
-    if (used_ == buckets_.size()) grow();
-    if (free_ < 0) {
-      free_ = static_cast<int>(entries_.size());
-      entries_.push_back({});
-    }
-    const int at = free_;
-    free_ = entry(at).next;
-    entry(at) = {item, -1};
-    append(at);
-    ++used_;
-  }
-  template <typename Predicate>
-  void erase_if(const Predicate& unwanted) {
-    for (size_t b = 0; b < buckets_.size(); ++b) {
-      for (Place place{b, -1, buckets_[b].first}; place.at >= 0;) {
-        const int behind = entry(place.at).next;
-        if (unwanted(entry(place.at).item)) {
-          erase(place);
-        } else {
-          place.before = place.at;
-        }
-        place.at = behind;
-      }
-    }
-  }
-
- private:
-  struct Entry {
-    T item;
-    int next = -1;
-  };
-  struct Bucket {
-    int first = -1, last = -1;
-  };
-  Entry& entry(int at) { return entries_[static_cast<size_t>(at)]; }
-  const Entry& entry(int at) const { return entries_[static_cast<size_t>(at)]; }
-  size_t bucket_of(int source, int tag) const {
-    const uint64_t key = uint64_t{static_cast<uint32_t>(source)} << 32 | static_cast<uint32_t>(tag);
-    return (key * 0x9E3779B97F4A7C15u >> 32) % buckets_.size();
-  }
-  void append(int at) {
-    Bucket& bucket = buckets_[bucket_of(entry(at).item.source, entry(at).item.tag)];
-    (bucket.last >= 0 ? entry(bucket.last).next : bucket.first) = at;
-    bucket.last = at;
-  }
-  void grow() {
-    const std::vector<Bucket> before = std::exchange(buckets_, std::vector<Bucket>(std::max<size_t>(8, 2 * used_)));
-    for (const Bucket& bucket : before) {
-      for (int at = bucket.first; at >= 0;) {
-        const int behind = std::exchange(entry(at).next, -1);
-        append(at);
-        at = behind;
-      }
-    }
-  }
-
-  std::vector<Entry> entries_;
-  std::vector<Bucket> buckets_;
-  int free_ = -1;
-  size_t used_ = 0;
-};
+auto oldest(std::vector<T>& list, int source, int tag) {
+  return std::find_if(list.begin(), list.end(), [&](const T& t) { return t.source == source && t.tag == tag; });
+}
 
 // A message that has met its receive; only with a seed, where the copy happens when it is reported.
 struct Met {
@@ -138,8 +47,9 @@ struct Met {
 
 struct Mailbox {
   std::mutex mutex;
-  MatchList<PostedReceive> receives;
-  MatchList<PostedSend> sends;
+  // In the order of posting. They keep their room, so that the steady state allocates nothing.
+  std::vector<PostedReceive> receives;
+  std::vector<PostedSend> sends;
   std::vector<Met> met;
   std::vector<Completion> done;  // to be reported to this rank
   std::vector<std::unique_ptr<char[]>> copies;
@@ -187,12 +97,12 @@ class LocalTransport final : public Transport {
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     check_arguments(peer, tag);
     Mailbox& box = world_->boxes[static_cast<size_t>(peer)];
-    PostedSend send{data, bytes, rank_, tag, token, kRendezvous, {}};
+    PostedSend send{data, bytes, rank_, tag, token, kRendezvous};
     std::lock_guard lock(box.mutex);
-    if (const auto place = box.receives.find(rank_, tag); place.at >= 0) {
-      const PostedReceive receive = box.receives[place];
+    if (const auto found = oldest(box.receives, rank_, tag); found != box.receives.end()) {
+      const PostedReceive receive = *found;
       check_fits(receive, send);
-      box.receives.erase(place);
+      box.receives.erase(found);
       if (world_->seed != 0) {
         box.met.push_back({receive, send});
         ++box.news;
@@ -203,20 +113,18 @@ class LocalTransport final : public Transport {
       ++box.news;
       return true;
     }
-    if (world_->seed == 0 && bytes <= kSmallBytes) {
-      send.copy = kInside;
-      if (bytes > 0) std::memcpy(send.small.data(), data, bytes);
-    } else if (world_->seed == 0 && bytes <= kCopiedBytes) {
+    if (world_->seed == 0 && bytes <= kCopiedBytes) {
       if (box.free_copies.empty()) {
         box.copies.push_back(std::make_unique<char[]>(kCopiedBytes));
         box.free_copies.push_back(static_cast<int>(box.copies.size()) - 1);
       }
       send.copy = box.free_copies.back();
       box.free_copies.pop_back();
-      send.data = box.copies[static_cast<size_t>(send.copy)].get();
-      std::memcpy(box.copies[static_cast<size_t>(send.copy)].get(), data, bytes);
+      char* const kept = box.copies[static_cast<size_t>(send.copy)].get();
+      if (bytes > 0) std::memcpy(kept, data, bytes);
+      send.data = kept;
     }
-    box.sends.push(send);
+    box.sends.push_back(send);
     return send.copy != kRendezvous;
   }
 
@@ -225,10 +133,10 @@ class LocalTransport final : public Transport {
     Mailbox& box = world_->boxes[static_cast<size_t>(rank_)];
     const PostedReceive receive{data, bytes, peer, tag, token};
     std::unique_lock lock(box.mutex);
-    if (const auto place = box.sends.find(peer, tag); place.at >= 0) {
-      const PostedSend send = box.sends[place];
+    if (const auto found = oldest(box.sends, peer, tag); found != box.sends.end()) {
+      const PostedSend send = *found;
       check_fits(receive, send);
-      box.sends.erase(place);
+      box.sends.erase(found);
       if (world_->seed != 0) {
         box.met.push_back({receive, send});
         ++box.news;
@@ -243,7 +151,7 @@ class LocalTransport final : public Transport {
       report(rank_, {token, send.bytes});
       return false;
     }
-    box.receives.push(receive);
+    box.receives.push_back(receive);
     return false;
   }
 
@@ -265,13 +173,14 @@ class LocalTransport final : public Transport {
     for (int r = 0; r < world_->size; ++r) {
       Mailbox& box = world_->boxes[static_cast<size_t>(r)];
       std::lock_guard lock(box.mutex);
-      box.sends.erase_if(
-          [&](const PostedSend& s) { return s.source == rank_ && s.token == token && s.copy == kRendezvous; });
+      std::erase_if(box.sends, [&](const PostedSend& s) {
+        return s.source == rank_ && s.token == token && s.copy == kRendezvous;
+      });
       box.news -= std::erase_if(box.met, [&](const Met& m) {
         return (m.send.source == rank_ && m.send.token == token) || (r == rank_ && m.receive.token == token);
       });
       if (r != rank_) continue;
-      box.receives.erase_if([&](const PostedReceive& p) { return p.token == token; });
+      std::erase_if(box.receives, [&](const PostedReceive& p) { return p.token == token; });
       box.news -= std::erase_if(box.done, [&](const Completion& c) { return c.token == token; });
     }
     return true;
@@ -294,7 +203,7 @@ class LocalTransport final : public Transport {
              receive.bytes);
   }
   static void copy(const PostedReceive& receive, const PostedSend& send) {
-    if (send.bytes > 0) std::memcpy(receive.data, send.copy == kInside ? send.small.data() : send.data, send.bytes);
+    if (send.bytes > 0) std::memcpy(receive.data, send.data, send.bytes);
   }
   void report(int rank, Completion completion) {
     Mailbox& box = world_->boxes[static_cast<size_t>(rank)];
@@ -356,6 +265,11 @@ void run_local_ranks(int size, const std::function<void(Transport&)>& body, uint
   LocalWorld world(size, shuffle_seed);
   std::mutex mutex;
   std::exception_ptr first;
+  const auto left = [&](int r, const std::string& why) {
+    std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+    world.fail("rank " + std::to_string(r) + " left" + why);
+  };
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
@@ -363,17 +277,9 @@ void run_local_ranks(int size, const std::function<void(Transport&)>& body, uint
         const auto endpoint = world.make_endpoint(r);
         body(*endpoint);
       } catch (const std::exception& e) {
-        {
-          std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        world.fail("rank " + std::to_string(r) + " left: " + e.what());
+        left(r, std::string(": ") + e.what());
       } catch (...) {
-        {
-          std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        world.fail("rank " + std::to_string(r) + " left");
+        left(r, "");
       }
     });
   }

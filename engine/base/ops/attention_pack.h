@@ -226,13 +226,6 @@ TW_INLINE VecF vexp2(VecF x) {
 #endif
 }
 
-TW_INLINE VecI lane_numbers() {
-  VecI v;
-#pragma GCC unroll 16
-  for (int l = 0; l < kLanes; ++l) v[l] = l;
-  return v;
-}
-
 #ifdef __AVX512BF16__
 // Words of (low, high) pairs, each rounded to the nearest bf16.
 TW_INLINE VecF round_pairs(VecF low, VecF high) {

@@ -114,5 +114,33 @@ TW_INLINE const float* keep_factors(const DropoutPlan& plan, int64_t first, int6
   return buffer;
 }
 
+// Calls body(start, count, factors) for runs of [first, last); factors[i] belongs to element start + i.
+template <typename Body>
+TW_INLINE void for_dropout_runs(const DropoutPlan& plan, int64_t first, int64_t last, const Body& body) {
+  constexpr int64_t kChunk = 512;
+  alignas(64) float buffer[kChunk + kMaskSlack];
+  for (int64_t c = first; c < last; c += kChunk) {
+    const int64_t count = last - c < kChunk ? last - c : kChunk;
+    body(c, count, keep_factors(plan, c, count, buffer));
+  }
+}
+
+// y = x + dropout(branch), rounded to T, for elements [first, last).
+template <typename T>
+TW_INLINE void add_dropped(const T* x, const T* branch, T* y, const DropoutPlan& plan, int64_t first, int64_t last) {
+  if (!plan.active) {
+    for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+      store_at(part, y + first + i, load_at(part, x + first + i, n) + load_at(part, branch + first + i, n), n);
+    });
+    return;
+  }
+  for_dropout_runs(plan, first, last, [&](int64_t start, int64_t count, const float* keep) TW_INLINE_LAMBDA {
+    for_vectors(count, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+      const VecF dropped = load_at(part, branch + start + i, n) * load_at(part, keep + i, n);
+      store_at(part, y + start + i, load_at(part, x + start + i, n) + dropped, n);
+    });
+  });
+}
+
 }  // namespace
 }  // namespace thinwire::TW_ISA

@@ -6,35 +6,9 @@
 namespace thinwire::TW_ISA {
 namespace {
 
-// Calls body(start, count, factors) for runs of [first, last); factors[i] belongs to element start + i.
-template <typename Body>
-TW_INLINE void for_dropout_runs(const DropoutPlan& plan, int64_t first, int64_t last, const Body& body) {
-  constexpr int64_t kChunk = 512;
-  alignas(64) float buffer[kChunk + kMaskSlack];
-  for (int64_t c = first; c < last; c += kChunk) {
-    const int64_t count = last - c < kChunk ? last - c : kChunk;
-    body(c, count, keep_factors(plan, c, count, buffer));
-  }
-}
-
 template <typename T>
-void residual_add(const void* x_start, const void* branch_start, void* y_start, const DropoutPlan& plan, int64_t first,
-                  int64_t last) {
-  const T* x = (const T*)x_start;
-  const T* branch = (const T*)branch_start;
-  T* y = (T*)y_start;
-  if (!plan.active) {
-    for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
-      store_at(part, y + first + i, load_at(part, x + first + i, n) + load_at(part, branch + first + i, n), n);
-    });
-    return;
-  }
-  for_dropout_runs(plan, first, last, [&](int64_t start, int64_t count, const float* keep) TW_INLINE_LAMBDA {
-    for_vectors(count, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
-      const VecF dropped = load_at(part, branch + start + i, n) * load_at(part, keep + i, n);
-      store_at(part, y + start + i, load_at(part, x + start + i, n) + dropped, n);
-    });
-  });
+void residual_add(const void* x, const void* branch, void* y, const DropoutPlan& plan, int64_t first, int64_t last) {
+  add_dropped((const T*)x, (const T*)branch, (T*)y, plan, first, last);
 }
 
 template <typename T>

@@ -27,27 +27,6 @@ TW_INLINE TwoSums two_sums(int64_t count, const Body& body) {
   return {reduce_add((a0 + a1) + (a2 + a3)), reduce_add((b0 + b1) + (b2 + b3))};
 }
 
-// sum = x + dropout(branch), rounded to T.
-template <typename T>
-TW_INLINE void add_branch(const DropoutPlan& dropout, int64_t cols, int64_t row, const T* x, const T* branch, T* sum) {
-  if (!dropout.active) {
-    for_vectors(cols, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
-      store_at(part, sum + i, load_at(part, x + i, n) + load_at(part, branch + i, n), n);
-    });
-    return;
-  }
-  constexpr int64_t kChunk = 512;
-  alignas(64) float buffer[kChunk + kMaskSlack];
-  for (int64_t c = 0; c < cols; c += kChunk) {
-    const int64_t count = cols - c < kChunk ? cols - c : kChunk;
-    const float* keep = keep_factors(dropout, row * cols + c, count, buffer);
-    for_vectors(count, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
-      const VecF dropped = load_at(part, branch + c + i, n) * load_at(part, keep + i, n);
-      store_at(part, sum + c + i, load_at(part, x + c + i, n) + dropped, n);
-    });
-  }
-}
-
 template <typename T, bool kLayer>
 void forward(const NormForward& op, const DropoutPlan& dropout, int64_t cols, int64_t first, int64_t last) {
   const T* weight = (const T*)op.weight.data;
@@ -57,9 +36,9 @@ void forward(const NormForward& op, const DropoutPlan& dropout, int64_t cols, in
   for (int64_t row = first; row < last; ++row) {
     const T* x = (const T*)op.x.data + row * cols;
     if (op.branch.data != nullptr) {
-      T* sum = (T*)op.sum.data + row * cols;
-      add_branch(dropout, cols, row, x, (const T*)op.branch.data + row * cols, sum);
-      x = sum;
+      add_dropped((const T*)op.x.data, (const T*)op.branch.data, (T*)op.sum.data, dropout, row * cols,
+                  (row + 1) * cols);
+      x = (const T*)op.sum.data + row * cols;
     }
     float mean = 0.0f, variance;
     if constexpr (kLayer) {

@@ -35,92 +35,45 @@ double sum_of(std::initializer_list<View> views) {
   for (const View& v : views) bytes += static_cast<double>(v.bytes());
   return bytes;
 }
-double bytes_of(const Matmul& op) {
-  return sum_of({op.a, op.b, op.c, op.gelu_input, op.dgelu_input});
-}
-double bytes_of(const NormForward& op) {
-  return sum_of({op.x, op.branch, op.sum, op.y});
-}
-double bytes_of(const NormBackward& op) {
-  return sum_of({op.dy, op.x, op.residual, op.dx});
-}
-double bytes_of(const ResidualAdd& op) {
-  return sum_of({op.x, op.branch, op.y});
-}
-double bytes_of(const DropoutApply& op) {
-  return sum_of({op.x, op.y});
-}
+#define TW_BYTES(Op, factor, ...)          \
+  double bytes_of(const Op& op) {          \
+    return factor * sum_of({__VA_ARGS__}); \
+  }
+TW_BYTES(Matmul, 1.0, op.a, op.b, op.c, op.gelu_input, op.dgelu_input)
+TW_BYTES(NormForward, 1.0, op.x, op.branch, op.sum, op.y)
+TW_BYTES(NormBackward, 1.0, op.dy, op.x, op.residual, op.dx)
+TW_BYTES(ResidualAdd, 1.0, op.x, op.branch, op.y)
+TW_BYTES(DropoutApply, 1.0, op.x, op.y)
+TW_BYTES(AttentionForward, 4.0, op.out)
+TW_BYTES(AttentionBackward, 8.0, op.out)
+TW_BYTES(GeluForward, 1.0, op.x, op.y)
+TW_BYTES(GeluBackward, 1.0, op.x, op.dy, op.dx)
+TW_BYTES(SwigluForward, 1.0, op.x, op.y)
+TW_BYTES(SwigluBackward, 1.0, op.x, op.dy, op.dx)
+TW_BYTES(EmbeddingForward, 2.0, op.x)
+TW_BYTES(EmbeddingBackward, 3.0, op.dx)
+TW_BYTES(CrossEntropy, 2.0, op.logits)
+TW_BYTES(VocabStatistics, 1.0, op.logits)
+TW_BYTES(VocabLoss, 2.0, op.logits)
+TW_BYTES(WeightedSum, 1.0, op.a, op.b)
+TW_BYTES(SumSquares, 1.0, op.x)
+TW_BYTES(BiasGradient, 1.0, op.dy)
+TW_BYTES(Cast, 1.0, op.src, op.dst)
+TW_BYTES(Axpy, 1.0, op.x, op.y, op.y)
+TW_BYTES(FillNormal, 1.0, op.x)
+TW_BYTES(FillConstant, 1.0, op.x)
+TW_BYTES(AdamW, 1.0, op.master, op.m, op.v, op.gradient, op.working)
+TW_BYTES(MomentumShare, 1.0, op.m, op.gradient)
+TW_BYTES(Sgd, 1.0, op.master, op.momentum_buffer, op.gradient, op.working)
+#undef TW_BYTES
 // The heads that are rotated, read and written.
 double bytes_of(const Rotary& op) {
   return 2.0 * static_cast<double>(op.batch * op.length * op.groups * op.heads_per_group * op.rot_dim) *
          static_cast<double>(size_of(op.data.dtype));
 }
-double bytes_of(const AttentionForward& op) {
-  return 4.0 * sum_of({op.out});
-}
-double bytes_of(const AttentionBackward& op) {
-  return 8.0 * sum_of({op.out});
-}
-double bytes_of(const GeluForward& op) {
-  return sum_of({op.x, op.y});
-}
-double bytes_of(const GeluBackward& op) {
-  return sum_of({op.x, op.dy, op.dx});
-}
-double bytes_of(const SwigluForward& op) {
-  return sum_of({op.x, op.y});
-}
-double bytes_of(const SwigluBackward& op) {
-  return sum_of({op.x, op.dy, op.dx});
-}
-double bytes_of(const EmbeddingForward& op) {
-  return 2.0 * sum_of({op.x});
-}
-double bytes_of(const EmbeddingBackward& op) {
-  return 3.0 * sum_of({op.dx});
-}
-double bytes_of(const CrossEntropy& op) {
-  return 2.0 * sum_of({op.logits});
-}
-double bytes_of(const VocabStatistics& op) {
-  return sum_of({op.logits});
-}
-double bytes_of(const VocabLoss& op) {
-  return 2.0 * sum_of({op.logits});
-}
-double bytes_of(const WeightedSum& op) {
-  return sum_of({op.a, op.b});
-}
-double bytes_of(const SumSquares& op) {
-  return sum_of({op.x});
-}
-double bytes_of(const BiasGradient& op) {
-  return sum_of({op.dy});
-}
-double bytes_of(const Cast& op) {
-  return sum_of({op.src, op.dst});
-}
-double bytes_of(const Axpy& op) {
-  return sum_of({op.x, op.y, op.y});
-}
-double bytes_of(const FillNormal& op) {
-  return sum_of({op.x});
-}
-double bytes_of(const FillConstant& op) {
-  return sum_of({op.x});
-}
 double bytes_of(const CopyRuns& op) {
   return 2.0 * static_cast<double>(op.counts[0] * op.counts[1] * op.width) *
          static_cast<double>(size_of(op.from.dtype));
-}
-double bytes_of(const AdamW& op) {
-  return sum_of({op.master, op.m, op.v, op.gradient, op.working});
-}
-double bytes_of(const MomentumShare& op) {
-  return sum_of({op.m, op.gradient});
-}
-double bytes_of(const Sgd& op) {
-  return sum_of({op.master, op.momentum_buffer, op.gradient, op.working});
 }
 
 // One wrapper per table entry; the name comes in as a template argument so that the wrapper stays a plain function.

@@ -5,19 +5,6 @@
 namespace thinwire::TW_ISA {
 namespace {
 
-constexpr int kWide = kLanes / 2;  // doubles in a vector
-typedef double VecD __attribute__((vector_size(kLanes * 4), may_alias));
-
-#ifdef __AVX512F__
-TW_INLINE VecD load_wide(const float* p) {
-  return (VecD)_mm512_cvtps_pd(_mm256_loadu_ps(p));
-}
-#else
-TW_INLINE VecD load_wide(const float* p) {
-  return (VecD)_mm256_cvtps_pd(_mm_loadu_ps(p));
-}
-#endif
-
 // term(i) is a vector of doubles, tail(i) one double.
 template <typename Term, typename Tail>
 TW_INLINE double sum_terms(int64_t n, const Term& term, const Tail& tail) {

@@ -28,6 +28,8 @@ constexpr int kLanes = 8;
 typedef float VecF __attribute__((vector_size(kLanes * 4), may_alias));
 typedef int32_t VecI __attribute__((vector_size(kLanes * 4), may_alias));
 typedef uint32_t VecU __attribute__((vector_size(kLanes * 4), may_alias));
+constexpr int kWide = kLanes / 2;  // doubles in a vector
+typedef double VecD __attribute__((vector_size(kLanes * 4), may_alias));
 
 TW_INLINE VecF splat(float v) {
   return VecF{} + v;
@@ -44,10 +46,20 @@ TW_INLINE VecF shuffled(VecF a, VecF b) {
 TW_INLINE VecI splat_i(int32_t v) {
   return VecI{} + v;
 }
+// 0, 1, 2, ...
+TW_INLINE VecI lane_numbers() {
+  VecI v;
+#pragma GCC unroll 16
+  for (int l = 0; l < kLanes; ++l) v[l] = l;
+  return v;
+}
 
 #ifdef __AVX512F__
 TW_INLINE VecF load(const float* p) {
   return (VecF)_mm512_loadu_ps(p);
+}
+TW_INLINE VecD load_wide(const float* p) {
+  return (VecD)_mm512_cvtps_pd(_mm256_loadu_ps(p));
 }
 TW_INLINE void store(float* p, VecF v) {
   _mm512_storeu_ps(p, (__m512)v);
@@ -87,6 +99,9 @@ TW_INLINE VecF vround(VecF a) {
 #else
 TW_INLINE VecF load(const float* p) {
   return (VecF)_mm256_loadu_ps(p);
+}
+TW_INLINE VecD load_wide(const float* p) {
+  return (VecD)_mm256_cvtps_pd(_mm_loadu_ps(p));
 }
 TW_INLINE void store(float* p, VecF v) {
   _mm256_storeu_ps(p, (__m256)v);

@@ -1,5 +1,5 @@
 # The batch scripts of LSF, PBS and Flux under strict stand-ins: accepted as they are, refused when wrong, and run with warnings,
-# refusals and runs that make no progress. Also shellcheck over all batch scripts.
+# refusals and runs that make no progress.
 import functools
 import json
 import os
@@ -8,12 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from batch_queue import STAND_INS, Queue
+from batch_queue import ALL, SCRIPTS, STAND_INS, Queue
 from batch_wrong_variants import WRONG, WRONG_JSRUN
 from sweep_support import FULL, ROOT, SweepCase, main
 
-SCRIPTS = ROOT / "scripts"
-ALL = sorted(p.relative_to(SCRIPTS) for system in ("slurm", "lsf", "pbs", "flux") for p in (SCRIPTS / system).glob("*.sh"))
 TRAIN = STAND_INS / "train_stand_in"
 COMMANDS = {"lsf": ["bsub"], "pbs": ["qsub"], "flux": ["flux", "batch"]}
 
@@ -137,27 +135,6 @@ class Refusals(StandInCase):
                 code, said = self.command(*words.split())
                 self.assertNotEqual(code, 0)
                 self.assertIn(expected, said)
-
-    def test_shellcheck(self):
-        if not shutil.which("shellcheck"):
-            self.skipTest("shellcheck is not installed (scripts/install_deps.sh)")
-        # batch_common.sh is read anew behind every script that is followed into it: one script per system is, and in the full run all are.
-        followed = [p for i, p in enumerate(ALL) if FULL or i == 0 or p.parent != ALL[i - 1].parent]
-        alone = [p for p in ALL if p not in followed]
-        for options, paths in ((["-x"], ["batch_common.sh", *followed]), (["-e", "SC1091,SC2034"], alone)):
-            if paths:
-                done = subprocess.run(["shellcheck", *options, *(f"scripts/{p}" for p in paths)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-                self.assertEqual(done.returncode, 0, done.stdout.decode())
-
-    def test_every_script_explains_itself(self):
-        for path in ALL:
-            with self.subTest(str(path)):
-                lines = (SCRIPTS / path).read_text().splitlines()
-                self.assertEqual(lines[0], "#!/bin/bash")
-                self.assertTrue(os.access(SCRIPTS / path, os.X_OK))
-                comment = [n for n in lines if n.startswith("# ") and not n.startswith("# flux:")]
-                self.assertTrue(8 <= len(comment) <= 14, len(comment))
-                self.assertLessEqual(max(map(len, lines)), 140)
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------------------------

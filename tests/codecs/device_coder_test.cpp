@@ -15,6 +15,7 @@
 #include "tests/codecs/coder_fixtures.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/support/coded_device.h"
+#include "tests/support/thorough.h"
 
 namespace thinwire::test::device_coder_test {
 namespace {
@@ -423,7 +424,7 @@ void play_case(Random& random, const std::string& family, Device& device, Stream
 // Of each family: what the suite has time for.
 int cases() {
   const char* asked = std::getenv("THINWIRE_DEVICE_CASES");
-  return asked != nullptr ? std::atoi(asked) : 1000;
+  return asked != nullptr ? std::atoi(asked) : thorough() ? 1000 : 350;
 }
 
 class Families : public ::testing::TestWithParam<const char*> {};

@@ -8,6 +8,7 @@
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/resolved_json.h"
 #include "tests/config/config_test_support.h"
+#include "tests/support/thorough.h"
 
 namespace thinwire::config_fuzz_test {
 namespace {
@@ -70,7 +71,7 @@ TEST(ConfigFuzz, ByteMutations) {
   EXPECT_LT(loaded, 4500);
 }
 
-// Every key with every kind of value: types and bounds hold for the whole table, and what loads, loads back.
+// Keys with values of every kind: types and bounds hold for the whole table, and what loads, loads back.
 TEST(ConfigFuzz, EveryKeyWithOddValues) {
   const std::vector<std::string> values = {"null",
                                            "true",
@@ -100,9 +101,13 @@ TEST(ConfigFuzz, EveryKeyWithOddValues) {
                                            "\"byte\"",
                                            "\"wsd\""};
   const std::string base = file_text("configs/gpt2_tiny.json");
+  uint64_t number = 0;
   for (const KeyTopic& topic : key_table().topics()) {
     for (const KeySpec& key : topic.keys) {
-      for (const std::string& value : values) {
+      ++number;
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (!test::in_turn(number, i, 3)) continue;
+        const std::string& value = values[i];
         try {
           const ResolvedConfig c = load_config_text({{"a.json", base}}, {key.name + "=" + value}, {.dry_run = true});
           const ResolvedConfig again = load_config_text({{"r.json", resolved_json(c).dump()}}, {}, {.dry_run = true});

@@ -19,7 +19,7 @@ LAB = os.path.join(ROOT, "scripts", "lab")
 PROBE = os.environ.get("THINWIRE_LAB_PROBE", os.path.join(ROOT, "build", "tests", "lab_probe"))
 os.environ.setdefault("THINWIRE_BUILD", os.path.dirname(os.path.dirname(PROBE)))  # before run_support looks
 sys.path.insert(0, os.path.join(ROOT, "tests", "train"))
-from run_support import BUILD, environment, facts, fault, generations, read_generation, run_program, text_of  # noqa: E402
+from run_support import BUILD, FULL, environment, facts, fault, generations, read_generation, run_program, text_of  # noqa: E402
 NAME = f"test-{os.getpid()}"
 
 
@@ -87,10 +87,10 @@ def bandwidth(megabytes):
     return float(lab("run", "-n", "2", "--bind", "--", PROBE, "bandwidth", str(megabytes)).stdout)
 
 
-def carried(rate, wanted, megabytes):
-    """Up to three transfers, until one comes near the wanted rate: the best rate, and the bytes of the last on eth0. None may exceed it."""
+def carried(rate, wanted, megabytes, tries):
+    """So many transfers, or until one comes near the wanted rate: the best rate, and the bytes of the last on eth0. None may exceed it."""
     best, moved = 0.0, 0
-    for _ in range(3):
+    for _ in range(tries):
         before = sent()
         mbit = bandwidth(megabytes)
         moved = sent()[0] - before[0]
@@ -101,17 +101,23 @@ def carried(rate, wanted, megabytes):
     return best, moved
 
 
+def unlimited(megabytes):
+    lab("rate", "none")
+    return max(bandwidth(megabytes) for _ in range(2))
+
+
 def test_rates():
+    free = unlimited(250)
     for rate, megabytes in (("100mbit", 10), ("1gbit", 60), ("10gbit", 250)):
         wanted = {"100mbit": 100.0, "1gbit": 1000.0, "10gbit": 10000.0}[rate]
         for turn in range(4):
             lab("rate", rate)
-            best, moved = carried(rate, wanted, megabytes)
+            best, moved = carried(rate, wanted, megabytes, tries=3 if turn > 0 or free >= wanted * 1.5 else 1)
             if best >= wanted * 0.9:
                 break
             # Is it the link, or has this machine no core free to copy that fast?
-            lab("rate", "none")
-            free = max(bandwidth(megabytes) for _ in range(2))
+            if turn > 0 or free >= wanted * 1.5:
+                free = unlimited(megabytes)
             if free < wanted * 1.5:
                 print(f"  {rate}: not judged, this busy machine moves {free:.0f} Mbit/s without any limit")
                 break
@@ -174,7 +180,7 @@ def test_link():
     assert [h["link"] for h in shown()["hosts"]] == ["up", "down"]
     time.sleep(0.3)  # what had been sent arrives, or does not
     quiet = [h["eth0"]["rx_bytes"] for h in shown()["hosts"]]
-    time.sleep(0.7)
+    time.sleep(0.3)
     assert [h["eth0"]["rx_bytes"] for h in shown()["hosts"]] == quiet, "bytes arrive over a pulled cable"
     assert waiting.poll() is None
     lab("link", "h1", "up")
@@ -403,7 +409,7 @@ def test_half_up(before):
         process.wait()
         lab("down")
         same(before, f"up killed after {delay} s")
-    for i in range(12):  # a host that was just being born once stayed behind, one time in thirty
+    for i in range(0, 12, 1 if FULL else 3):  # a host that was just being born once stayed behind, one time in thirty
         process = subprocess.Popen([LAB, "up", "--hosts", "6", "--name", NAME], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(0.1 + 0.02 * i)
         process.send_signal(signal.SIGTERM)

@@ -1,6 +1,7 @@
 // Random layouts against one rank, for as long as it is told: mesh_soak [--minutes M] [--seed S] [--ranks N]
-// [--layouts L] [--least K] [--context 1]. --layouts: so many, each under every family, instead of minutes. --least:
-// not fewer, however long they take. --context 1: sequences are cut in all of them.
+// [--layouts L] [--least K] [--context 1] [--full-minutes M]. --layouts: so many, each under every family, instead of
+// minutes. --least: not fewer, however long they take. --context 1: sequences are cut in all of them. --full-minutes:
+// instead of --minutes in scripts/test.sh full.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 
 #include "engine/run/config/resolver.h"
 #include "tests/mesh/mesh_harness.h"
+#include "tests/support/thorough.h"
 
 namespace {
 
@@ -87,6 +89,7 @@ int main(int argc, char** argv) {
   bool cut = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--minutes") == 0) minutes = std::atof(argv[i + 1]);
+    if (std::strcmp(argv[i], "--full-minutes") == 0 && thinwire::test::thorough()) minutes = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::strcmp(argv[i], "--ranks") == 0) most = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--least") == 0) least = std::atoi(argv[i + 1]);

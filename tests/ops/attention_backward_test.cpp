@@ -127,14 +127,15 @@ TEST(AttentionBackwardTest, DropoutIsReplayed) {
 
 // With 1 or 2 threads a thread owns a whole (sample, group); with 3 and 16 the work is split and scores are made twice.
 TEST(AttentionBackwardTest, BitsDoNotDependOnThreads) {
+  const int64_t length = emulated() ? 200 : 600;
   for (DType t : compute_types()) {
     for (int64_t members : {1, 3}) {
       for (float p : {0.0f, 0.2f}) {
         const auto run = [&](Exec& exec) {
           std::mt19937 rng(5);
           AttentionTensors x({.dtype = t,
-                              .q_len = 600,
-                              .kv_len = 600,
+                              .q_len = length,
+                              .kv_len = length,
                               .groups = 2,
                               .heads_per_group = members,
                               .head_dim = 40,
@@ -144,9 +145,7 @@ TEST(AttentionBackwardTest, BitsDoNotDependOnThreads) {
           x.run_backward(exec);
           return std::vector<Tensor>{x.dq};
         };
-        expect_same_bits_for_threads(run, "attention backward");
-        CpuExec one(1), many(16);
-        EXPECT_TRUE(run(*one)[0].same_bits(run(*many)[0])) << name_of(t) << " with 16 threads";
+        expect_same_bits_for_threads(run, "attention backward, " + std::string(name_of(t)), {2, 3, 16});
       }
     }
   }

@@ -10,6 +10,7 @@
 #include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/cpu_state.h"
 #include "tests/support/op_test_support.h"
+#include "tests/support/thorough.h"
 
 namespace thinwire::test {
 
@@ -370,6 +371,7 @@ inline std::vector<AttentionCase> random_attention_cases(std::mt19937& rng, int 
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
   std::vector<AttentionCase> cases;
   longest = sized(longest, 70);
+  if (emulated() && !thorough()) count /= 3;
   for (int64_t i = 0; i < sized(count, 12); ++i) {
     AttentionCase c;
     c.dtype = compute_types()[static_cast<size_t>(i) % 3];

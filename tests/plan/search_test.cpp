@@ -28,12 +28,18 @@ Cluster two_nodes(double gbps) {
 RunConfig config_of(const std::vector<std::string>& more) {
   std::vector<std::string> overrides = shape_overrides("tiny");
   for (const char* rest : {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0",
-                           "threads_per_rank=1", "train_batch_size=64"})
+                           "threads_per_rank=1", "train_batch_size=16"})
     overrides.emplace_back(rest);
   overrides.insert(overrides.end(), more.begin(), more.end());
   ConfigOptions options;
   options.ranks = 4, options.found_ranks_per_node = 2, options.dry_run = true;
   return load_config({}, overrides, options).run;
+}
+
+// Of a batch that the shape's own micro-batches divide over all ranks.
+RunConfig large_batch(std::vector<std::string> more) {
+  more.insert(more.begin(), "train_batch_size=64");
+  return config_of(more);
 }
 
 TEST(Search, OrdersWithinBoundsAndMemory) {
@@ -75,8 +81,8 @@ TEST(Search, MemoryKnowsNodes) {
   const std::vector<std::string> keys = {"zero_optimization.stage=3", "placement.secondary=node"};
   std::vector<std::string> pretended = keys;
   pretended.emplace_back("ranks_per_node=2");
-  EXPECT_EQ(memory_of(config_of(keys)), memory_of(config_of(pretended)));
-  EXPECT_GT(memory_of(config_of(keys)), memory_of(config_of({keys[0]})));
+  EXPECT_EQ(memory_of(large_batch(keys)), memory_of(large_batch(pretended)));
+  EXPECT_GT(memory_of(large_batch(keys)), memory_of(large_batch({keys[0]})));
 }
 
 TEST(Search, RanksThatShareSequences) {
@@ -119,10 +125,10 @@ TEST(Search, SaysWhatAPresetCosts) {
     Candidate c;
     c.preset = c.words = preset;
     c.overrides = {"compression.preset=" + c.preset};
-    c.prediction = predict(config_of(c.overrides), cluster);
+    c.prediction = predict(large_batch(c.overrides), cluster);
     r.best.push_back(std::move(c));
   }
-  const std::string text = search_text(r, config_of, cluster), json = search_json(r, config_of, cluster, "plan");
+  const std::string text = search_text(r, large_batch, cluster), json = search_json(r, large_batch, cluster, "plan");
   EXPECT_NE(text.find("powersgd_16, loss not measured\n"), std::string::npos) << text;
   char want[64];
   std::snprintf(want, sizeof want, "  thinwire, loss %+.2f +- %.2f %%\n", flat->percent, flat->half);

@@ -84,9 +84,9 @@ void opened(Exec& exec, const Op& op) {
     stream.add([&exec, kept] { (cpu_ops().*Entry)(exec, kept); });
     return;
   }
-  stream.synchronize();
   FakeGpu& gpu = stream.gpu();
-  gpu.open();
+  gpu.open();  // once for what is queued and this
+  stream.synchronize();
   (cpu_ops().*Entry)(exec, op);
   gpu.close();
 }
@@ -130,14 +130,15 @@ std::unique_ptr<Recording> FakeStream::end_recording() {
 }
 
 void FakeStream::run_until(size_t number) {
+  if (done_ >= number) return;
+  gpu_.open();
   while (done_ < number) {
     const std::function<void()> next = std::move(work_.front());
     work_.pop_front();
-    gpu_.open();
     next();
-    gpu_.close();
     ++done_;
   }
+  gpu_.close();
 }
 
 Device* FakeStream::device() {

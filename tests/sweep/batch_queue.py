@@ -11,6 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 STAND_INS = HERE / "stand_ins"
+SCRIPTS = HERE.parents[1] / "scripts"
+ALL = sorted(p.relative_to(SCRIPTS) for system in ("slurm", "lsf", "pbs", "flux") for p in (SCRIPTS / system).glob("*.sh"))
 sys.path.insert(0, str(STAND_INS))
 import stand_in_support  # noqa: E402
 

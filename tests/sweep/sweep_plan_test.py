@@ -283,10 +283,10 @@ class Merging(SweepCase):
     """One file made of several means to `train` what the several mean: compared by the configuration that it resolves."""
 
     def resolved(self, name, *arguments):
-        done = subprocess.run([BUILD / "train", *arguments, f"run_dir={self.here / name}"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run([BUILD / "train", *arguments, f"run_dir={self.here / name}", "--print-config"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             return done.returncode, ""
-        config = json.loads((self.here / name / "config.resolved.json").read_text())
+        config = json.loads(done.stdout)
         return 0, {k: v for k, v in config.items() if k not in ("run_dir", "save")}
 
     def test_against_train(self):

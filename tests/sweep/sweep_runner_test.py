@@ -441,7 +441,7 @@ class InTheLab(SweepCase):
         able = subprocess.run([self.LAB, "check"], capture_output=True, text=True, check=False)
         if able.returncode != 0:
             self.skipTest(able.stderr.strip())
-        plan = self.plan(grid={"@rate": ["1gbit", "200mbit"], "@hosts": [2, 1]}, launcher={"kind": "lab", "ranks": 2})
+        plan = self.plan(grid={"@hosts": [2, 1], "@rate": ["1gbit", "200mbit"]}, launcher={"kind": "lab", "ranks": 2})
         self.sweep("create", plan, "--out", self.out, expect=0)
         runner = self.start("run", self.out)
         self.wait_for(lambda: "finished" in self.states(), "the first point")

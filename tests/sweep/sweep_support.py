@@ -15,7 +15,7 @@ BUILD = Path(os.environ.get("THINWIRE_BUILD", ROOT / "build")).resolve()
 SWEEP = ROOT / "scripts" / "sweep"
 LIMIT_S = 120
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "train")]
-from run_support import main  # noqa: E402, F401: the tests take it from here
+from run_support import FULL, main  # noqa: E402, F401: the tests take them from here
 
 # A run of some tenths of a second: what a point of these tests is unless it says otherwise.
 TINY = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "max_position_embeddings": 32, "train_batch_size": 4,

@@ -3,7 +3,7 @@ import random
 import re
 import shutil
 
-from run_support import RunCase, facts, generations, main, read_metrics, residual_sums, run_program
+from run_support import FULL, RunCase, facts, generations, main, read_metrics, residual_sums, run_program
 
 STEPS = 14
 MODEL = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "train_batch_size": 8, "train_iters": STEPS,
@@ -20,6 +20,8 @@ CASES = [("none", ZERO1, 2), ("identity", MESH, 4), ("bf16_wire", ZERO1, 2), ("o
          ("naive_zfp", ZERO1, 4), ("naive_mpc", MESH, 4), ("mzhybrid", MESH, 4), ("zhybrid", {**MESH, **ZERO1}, 8),
          ("zeropp", NODES, 4), ("zero_topo", {"ranks_per_node": 2}, 4), ("loco", NODES, 4), ("sdp4bit", {}, 2), ("tagc", {}, 2),
          ("one_bit_adam", {}, 2), ("powersgd", {}, 2), ("thinwire", ZERO1, 2), ("thinwire", MESH, 4), ("thinwire", NODES, 4)]
+# They keep nothing from one update to the next, as others of their kind in the list, which stand for them but in the full run.
+STATELESS = ("none", "bf16_wire", "naive_mpc", "zhybrid")
 RULES = {"optimus_cc_cb_fe_sc": {"dp.gradient": {"rank": 4}}}  # rank 128 would shrink no matrix of so small a model
 
 
@@ -36,12 +38,14 @@ class CodedResume(RunCase):
     def test_every_preset_goes_on_bit_for_bit(self):
         chance = random.Random(8)
         for number, (preset, keys, ranks) in enumerate(CASES):
+            if preset in STATELESS and not FULL:
+                continue
             with self.subTest(preset=preset, ranks=ranks):
                 model = {**MODEL, **keys, "compression": {"preset": preset, "adapt": False, **RULES.get(preset, {})}}
                 alone = self.config(f"alone{number}", **model)
                 self.train(alone, ranks=ranks, expect=0)
                 killed = self.config(f"killed{number}", **model)
-                for at in (6, 11):
+                for at in (6, 11) if FULL else (chance.choice((6, 11)),):
                     done = self.train(killed, faults=[{"at": "step.begin", "step": at, "rank": chance.randrange(ranks), "do": "kill9"}],
                                       ranks=ranks)
                     self.assertNotEqual(done.code, 0, str(done))

@@ -136,7 +136,7 @@ def run(only):
         for kind, place, name in tests:
             began = time.monotonic()
             done = subprocess.run(command(kind, place, name), cwd=ROOT, capture_output=True, text=True, errors="replace", check=False,
-                                  env={**os.environ, "THINWIRE_BUILD": str(BUILD), "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1"})
+                                  env={**os.environ, "THINWIRE_BUILD": str(BUILD), "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1", "THINWIRE_TEST_FULL": "1"})
             said = [json.loads(line[6:]) for line in (done.stdout + done.stderr).splitlines() if line.startswith("fault:")]
             skipped = done.returncode == 77 or re.search(r"skipped=|\[  SKIPPED \]|Skipped", done.stdout + done.stderr) is not None
             verdict = "skipped" if skipped else "passed" if done.returncode == 0 else "failed"

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from run_support import (BUILD, LAUNCH, ROOT, RunCase, Running, facts, fault, generations, main, read_generation, read_metrics, read_safetensors,
+from run_support import (BUILD, FULL, LAUNCH, ROOT, RunCase, Running, facts, fault, generations, main, read_generation, read_metrics, read_safetensors,
                          run_program)
 
 FOUR = {"num_attention_heads": 4, "num_layers": 5, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
@@ -331,8 +331,10 @@ class Reference(unittest.TestCase):
         return found
 
     def test_twelve_layouts(self):
-        for ranks, keys in self.LAYOUTS:
-            done = run_program("reference_check", *self.directories(), *keys, ranks=ranks)
+        directories = self.directories()
+        for number, (ranks, keys) in enumerate(self.LAYOUTS):
+            some = directories if FULL else directories[number % 3::3]
+            done = run_program("reference_check", *some, *keys, ranks=ranks)
             self.assertEqual(done.code, 0, f"{keys}\n{done}")
             self.assertIn("all ok", done.out)
 

@@ -2,7 +2,7 @@
 import collections
 import random
 
-from run_support import RunCase, facts, generations, main
+from run_support import FULL, RunCase, facts, generations, main
 
 STEPS = 16
 MODEL = {"num_layers": 5, "hidden_size": 48, "num_attention_heads": 12, "num_kv_heads": 12, "train_batch_size": 12,
@@ -46,11 +46,12 @@ class Reshape(RunCase):
         return [float(s["loss"]) for s in facts(self.run_dir(config))[0]]
 
     def test_twenty_random_pairs(self):
-        chance, drawn = random.Random(1), collections.Counter()
+        # In the full run. Otherwise seven, by a seed with which they hold all that twenty do.
+        chance, drawn = random.Random(1 if FULL else 40), collections.Counter()
         llama = {"norm": "rmsnorm", "activation": "swiglu", "pos_emb": "rotary"}
         # The tolerance is relative and grows by the step; bf16 rounds what layouts sum in another order.
-        for family, more, pairs, tolerance in (("gpt2", {}, 7, 1e-7), ("llama", llama, 7, 1e-7),
-                                               ("llama_bf16", {**llama, "precision": "bf16"}, 6, 2e-5)):
+        for family, more, pairs, tolerance in (("gpt2", {}, 7 if FULL else 3, 1e-7), ("llama", llama, 7 if FULL else 2, 1e-7),
+                                               ("llama_bf16", {**llama, "precision": "bf16"}, 6 if FULL else 2, 2e-5)):
             expected = self.alone(f"{family}_alone", **more)
             for pair in range(pairs):
                 (first, m), (second, n) = random_layout(chance, drawn), random_layout(chance, drawn)
@@ -69,7 +70,7 @@ class Reshape(RunCase):
 
     def test_the_same_layout_goes_on_bit_for_bit(self):
         chance = random.Random(6)
-        for trial in range(4):
+        for trial in range(4 if FULL else 2):
             keys, ranks = random_layout(chance)
             alone = self.config(f"alone{trial}", **{**MODEL, **keys})
             self.train(alone, ranks=ranks, expect=0)

@@ -43,33 +43,41 @@ def traffic(run_dir):
 
 
 class WeightHash(RunCase):
+    plain_runs = {}  # run directories, which the tests share
+
+    def plain(self, name, ranks, keys):
+        """The same run without anything to be disturbed by."""
+        if name not in self.plain_runs:
+            config = self.config(name + "_plain", **{**SIX, **keys})
+            self.train(config, ranks=ranks, expect=0)
+            self.plain_runs[name] = self.run_dir(config)
+        return self.plain_runs[name]
+
     def test_replicas_that_agree_change_nothing(self):
         for name, (ranks, keys, *_) in {**LAYOUTS, **SHARDED, **TIMED}.items():
             with self.subTest(name):
-                plain = self.config(name + "_plain", **{**SIX, **keys})
+                plain = self.plain(name, ranks, keys)
                 checked = self.config(name, **{**SIX, **keys}, check_weight_hash_across_dp_replicas_interval=2)
-                self.train(plain, ranks=ranks, expect=0)
                 self.train(checked, ranks=ranks, expect=0)
-                self.assertEqual(facts(self.run_dir(plain))[0], facts(self.run_dir(checked))[0])
-                self.assertEqual(traffic(self.run_dir(plain)), traffic(self.run_dir(checked)))
+                self.assertEqual(facts(plain)[0], facts(self.run_dir(checked))[0])
+                self.assertEqual(traffic(plain), traffic(self.run_dir(checked)))
 
     def test_an_evaluation_changes_nothing(self):
         for name, (ranks, keys, *_) in {**LAYOUTS, **SHARDED, **TIMED}.items():
             with self.subTest(name):
-                plain = self.config(name + "_plain", **{**SIX, **keys})
+                plain = self.plain(name, ranks, keys)
                 evaluated = self.config(name, **{**SIX, **keys, "eval_interval": 2, "eval_iters": 1})
-                self.train(plain, ranks=ranks, expect=0)
                 self.train(evaluated, ranks=ranks, expect=0)
-                lines = [read_metrics(self.run_dir(c)) for c in (plain, evaluated)]
-                self.assertTrue(any("eval_loss" in m and m["step"] == 2 for m in lines[1]))
-                self.assertEqual(facts(self.run_dir(plain))[0], facts(self.run_dir(evaluated))[0])
-                self.assertEqual(traffic(self.run_dir(plain)), traffic(self.run_dir(evaluated)))
+                lines = read_metrics(self.run_dir(evaluated))
+                self.assertTrue(any("eval_loss" in m and m["step"] == 2 for m in lines))
+                self.assertEqual(facts(plain)[0], facts(self.run_dir(evaluated))[0])
+                self.assertEqual(traffic(plain), traffic(self.run_dir(evaluated)))
                 if name == "one_sender":  # coded where training codes, and nowhere else
-                    trained, own = [next(m["comm"]["pp.forward"] for m in lines[1] if kind in m) for kind in ("loss", "eval_loss")]
+                    trained, own = [next(m["comm"]["pp.forward"] for m in lines if kind in m) for kind in ("loss", "eval_loss")]
                     self.assertLess(own["wire_bytes_total"], own["logical_bytes_total"])
                     self.assertEqual(own["wire_bytes_total"] * trained["logical_bytes_total"], trained["wire_bytes_total"] * own["logical_bytes_total"])
                 if name in SHARDED or name == "held":  # weights are gathered for it, and its line says so
-                    self.assertTrue(all(m["comm"]["zero.parameter"]["wire_bytes_total"] > 0 for m in lines[1] if "eval_loss" in m))
+                    self.assertTrue(all(m["comm"]["zero.parameter"]["wire_bytes_total"] > 0 for m in lines if "eval_loss" in m))
 
     def test_a_skipped_update_changes_nothing_either(self):
         # Behind it weights are gathered, and drawn, as behind any other.

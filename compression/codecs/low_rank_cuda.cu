@@ -155,7 +155,7 @@ TW_KERNEL void __launch_bounds__(kRightThreads)
   const float* const from = x + place.first + column;
   const float* const basis = p + place.p + vector * place.rows;
   float sum[kRightVectors] = {};
-  TW_UNROLL_BY(8)
+  TW_UNROLL_BY(4)
   for (int64_t i = first; i < last; ++i) {
     const float a = from[i * place.cols];
     TW_UNROLL
@@ -219,7 +219,7 @@ struct LowRankTiles {
   TW_DEVICE void four(const float* payload, const LowRankPlace& place, int64_t row, int64_t column,
                       float (&sum)[4]) const {
     const float *p = payload + place.p + row, *q = payload + p_count + raw_count + place.q + column;
-    TW_UNROLL_BY(4)
+    TW_UNROLL_BY(2)
     for (int c = 0; c < place.rank; ++c) {
       const float a = splat_of(p[c * place.rows]);
       TW_UNROLL

@@ -9,7 +9,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int kThreads = 512, kGramThreads = 64, kApplyThreads = 256;
+constexpr int kThreads = 256, kGramThreads = 64, kApplyThreads = 256;
 constexpr int kWidePasses = 2;
 constexpr int kSharedRank = 48;  // up to which the small matrices are in shared memory
 
@@ -240,7 +240,7 @@ TW_KERNEL void __launch_bounds__(kGramThreads) gram_kernel(const TW_GRID_CONSTAN
   gram_matrix(basis_of(factors, blockIdx.y, nullptr), blockIdx.x, gridDim.x);
 }
 
-TW_KERNEL void __launch_bounds__(kThreads) invert_kernel(const TW_GRID_CONSTANT Factors factors, int pass) {
+TW_KERNEL void __launch_bounds__(kThreads, 1) invert_kernel(const TW_GRID_CONSTANT Factors factors, int pass) {
   TW_DYNAMIC_SHARED(shared);
   TW_SHARED_ARRAY(double, word, 1);
   unsigned& state = factors.space.states[blockIdx.x];
@@ -272,7 +272,7 @@ TW_KERNEL void __launch_bounds__(kApplyThreads) apply_kernel(const TW_GRID_CONST
 }
 
 // Passes from `first` on.
-TW_KERNEL void __launch_bounds__(kThreads)
+TW_KERNEL void __launch_bounds__(kThreads, 1)
     finish_kernel(const TW_GRID_CONSTANT Factors factors, int first, int passes) {
   TW_DYNAMIC_SHARED(shared);
   TW_SHARED_ARRAY(double, word, 1);

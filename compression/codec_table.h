@@ -51,7 +51,8 @@ struct CodecRow {
   // Traits that no parameter changes. A test compares them with those of the codecs that `cases` make.
   bool lossless = false, selects = false;
   bool rounds = false;  // sums of it travel in rounds
-  bool device = false;  // has kernels for a GPU (name_cuda.cu); messages of the others go through host memory
+  // Has kernels for a GPU (name_cuda.cu); messages of the others go through host memory, and what travels in rounds.
+  bool device = false;
   // Whether what becomes of an element depends on elements of other tensors in its message, other than by blocks.
   // nullptr: never.
   bool (*crosses_tensors)(const CodecSpec& spec) = nullptr;

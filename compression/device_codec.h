@@ -1,7 +1,8 @@
 // The seam between a DeviceCoder and the kernels of its codec: jobs as plain numbers, and who queues them.
 //
 // A message is worked on in tiles of the coder, each by one block of threads: what becomes of a tile is the Coder's
-// business of coder_pack.cpp and coder_absorb.cpp, in one kernel.
+// business of coder_pack.cpp and coder_absorb.cpp, in one kernel. A codec that takes messages whole (granule 0) has
+// kernels of its own in front of that one.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "compression/codec.h"
 #include "compression/rule.h"
+#include "engine/base/device/device.h"
 #include "engine/base/ops/ops.h"
 
 namespace thinwire {
@@ -29,6 +31,12 @@ enum DeviceFlag : uint32_t {
   kDeviceBadPayload = 2,  // a payload that no encoder writes: the job has to end
 };
 
+// Where a device state lives and what its copies are queued on. Both outlive the state.
+struct DevicePlace {
+  Device* device = nullptr;
+  Stream* stream = nullptr;
+};
+
 // A vector in device memory; type: 0 fp32, 1 bf16, 2 fp16.
 struct DeviceVector {
   void* data = nullptr;
@@ -40,7 +48,7 @@ enum class DeviceResidual : uint8_t { kNone, kFp32, kBf16, kInt8, kEma };
 struct PackJob {
   int64_t count = 0;                // elements of the piece
   int64_t tile = 0;                 // elements, all but the last
-  int64_t tile_bytes = 0;           // of payload
+  int64_t tile_bytes = 0;           // of payload; 0: it is the whole message's, wherever a tile lies
   uint64_t first = 0;               // Msg::first
   DeviceVector in, reference, own;  // reference, own: may have no data
   uint8_t* out = nullptr;
@@ -81,8 +89,16 @@ struct AbsorbJob {
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
-  virtual void queue_pack(Exec& exec, const Msg& msg, const PackJob& job) const = 0;
-  virtual void queue_absorb(Exec& exec, const AbsorbJob& job) const = 0;
+  // state: what make_state() gave, or nullptr.
+  virtual void queue_pack(Exec& exec, const Msg& msg, const PackJob& job, CompressionState* state) const = 0;
+  virtual void queue_absorb(Exec& exec, const Msg& msg, const AbsorbJob& job) const = 0;
+
+  // Of codecs that take messages whole. Bytes of a payload, exactly: they follow from the message's matrices, so that
+  // both ends know them before anything is packed, and no length travels.
+  virtual size_t whole_bytes(const Msg& msg, int64_t count) const;
+  // As Codec::make_state(), in device memory.
+  virtual std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices,
+                                                       const DevicePlace& place) const;
 };
 
 // nullptr where the build has no kernels, or the codec none for these parameters.

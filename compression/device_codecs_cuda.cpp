@@ -10,7 +10,8 @@ std::unique_ptr<DeviceCodec> make_device_codec(const CodecSpec& spec) {
     std::unique_ptr<DeviceCodec> (*make)(const CodecSpec&);
   } kMakers[] = {{"identity", make_identity_cuda},   {"cast", make_cast_cuda},
                  {"block_int", make_block_int_cuda}, {"mx", make_mx_cuda},
-                 {"e3m0", make_e3m0_cuda},           {"zfp", make_zfp_cuda}};
+                 {"e3m0", make_e3m0_cuda},           {"zfp", make_zfp_cuda},
+                 {"low_rank", make_low_rank_cuda}};
   for (const auto& maker : kMakers)
     if (spec.codec == maker.codec) return maker.make(codec_spec(spec.codec, spec.parameters));
   return nullptr;

@@ -24,8 +24,19 @@ bool fours(const View& view) {
 
 }  // namespace
 
+size_t DeviceCodec::whole_bytes(const Msg&, int64_t) const {
+  TW_CHECK(false, "a codec that takes no whole messages");
+}
+std::unique_ptr<CompressionState> DeviceCodec::make_state(int64_t, std::span<const MatrixShape>,
+                                                          const DevicePlace&) const {
+  return nullptr;
+}
+
+bool DeviceCoder::whole() const {
+  return parts().inner.granule == 0;
+}
 int64_t DeviceCoder::tile() const {
-  return parts().inner.alias ? kMostDeviceTile : parts().tile;
+  return parts().inner.alias || whole() ? kMostDeviceTile : parts().tile;
 }
 
 std::unique_ptr<DeviceCoder> DeviceCoder::make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,
@@ -36,15 +47,23 @@ std::unique_ptr<DeviceCoder> DeviceCoder::make(std::shared_ptr<const Codec> code
 std::unique_ptr<DeviceCoder> DeviceCoder::make(const Coder& host) {
   const Coder::Parts& parts = *host.parts_;
   if (parts.spec.checksum) return nullptr;
-  if (!parts.inner.alias && (!parts.tiled || parts.tile > kMostDeviceTile)) return nullptr;
+  const bool whole = parts.inner.granule == 0;
+  if (!parts.inner.alias && !whole && (!parts.tiled || parts.tile > kMostDeviceTile)) return nullptr;
   std::unique_ptr<DeviceCodec> kernels = make_device_codec(parts.spec);
   if (kernels == nullptr) return nullptr;
   return std::unique_ptr<DeviceCoder>(new DeviceCoder(host, std::move(kernels)));
 }
 
-std::unique_ptr<CompressionState> DeviceCoder::make_state(int64_t count, const DevicePlace& place) const {
+std::unique_ptr<CompressionState> DeviceCoder::make_state(int64_t count, std::span<const MatrixShape> matrices,
+                                                          const DevicePlace& place) const {
   if (!parts().outer.stateful) return nullptr;
-  return std::make_unique<DeviceCoderState>(parts().residual, count, place);
+  auto codec = parts().inner.stateful ? codec_->make_state(count, matrices, place) : nullptr;
+  return std::make_unique<DeviceCoderState>(parts().residual, count, place, std::move(codec));
+}
+
+size_t DeviceCoder::wire_bytes(const Msg& msg, int64_t count, DType dtype) const {
+  if (count == 0) return 0;
+  return whole() ? codec_->whole_bytes(msg, count) : host_.wire_bytes(count, dtype);
 }
 
 size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View reference, std::span<std::byte> out,
@@ -52,17 +71,18 @@ size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View referen
   const Coder::Parts& p = parts();
   const int64_t n = in.count();
   if (n == 0) return 0;
-  const size_t bytes = p.codec->wire_bytes(n, p.handed(in.dtype));
+  const size_t bytes = wire_bytes(msg, n, in.dtype);
   TW_CHECK(out.size() >= bytes && tally != nullptr, host_.name(), ": room for ", out.size(), " bytes");
   TW_CHECK(!p.in_8_bits() || msg.first % kEmaBlock == 0, host_.name(), ": a piece at ", msg.first);
   TW_CHECK(!p.differences() || (reference && reference.count() == n), host_.name(), ": differences to what?");
   TW_CHECK(!own || (host_.keeps_decoded(msg) && own.count() == n), host_.name(), ": a copy of what others decode");
+  TW_CHECK(!whole() || msg.first == 0, host_.name(), ": a piece at ", msg.first, " of what is coded whole");
   const bool remember = keeps_residual(p.residual.kind) && msg.train;
 
   PackJob job;
   job.count = n;
   job.tile = tile();
-  job.tile_bytes = static_cast<int64_t>(p.codec->wire_bytes(job.tile, p.handed(in.dtype)));
+  job.tile_bytes = whole() ? 0 : static_cast<int64_t>(p.codec->wire_bytes(job.tile, p.handed(in.dtype)));
   job.first = static_cast<uint64_t>(msg.first);
   job.in = device_vector(in);
   if (p.differences()) job.reference = device_vector(reference);
@@ -76,12 +96,13 @@ size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View referen
   job.sample_phase =
       job.first / static_cast<uint64_t>(job.tile) + static_cast<uint64_t>(msg.step) + msg.slot + msg.sequence;
   job.sample_every = p.inner.lossless ? 0 : kSampleEvery;
+  if (whole()) job.sample_every = own || p.sampled(msg, 0) ? 1 : 0;  // all of the message or nothing
   job.loss_scale = msg.loss_scale;
   job.unscale = 1.0f / msg.loss_scale;
   job.beta = static_cast<float>(p.residual.beta);
+  auto* const kept = dynamic_cast<DeviceCoderState*>(state);
+  TW_CHECK(kept != nullptr || !(remember || p.inner.stateful), host_.name(), ": packs without a state of its own");
   if (remember) {
-    auto* kept = dynamic_cast<DeviceCoderState*>(state);
-    TW_CHECK(kept != nullptr, host_.name(), ": packs without a state of its own");
     TW_CHECK(msg.first + n <= kept->count(), "a piece at ", msg.first, "+", n, " of a state of ", kept->count());
     const DeviceCoderState::Open open = kept->open(msg.first, n, msg.step);
     const PhiloxKey chances = message_key(msg, RandomPurpose::kResidual);
@@ -105,11 +126,11 @@ size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View referen
         break;
     }
   }
-  codec_->queue_pack(exec, msg, job);
+  codec_->queue_pack(exec, msg, job, kept != nullptr ? kept->codec() : nullptr);
   return bytes;
 }
 
-void DeviceCoder::queue_absorb(Exec& exec, const Msg&, std::span<const Share> shares, View out, bool accumulate,
+void DeviceCoder::queue_absorb(Exec& exec, const Msg& msg, std::span<const Share> shares, View out, bool accumulate,
                                DeviceTally* tally) const {
   const Coder::Parts& p = parts();
   const int64_t n = out.count();
@@ -125,7 +146,7 @@ void DeviceCoder::queue_absorb(Exec& exec, const Msg&, std::span<const Share> sh
   AbsorbJob job;
   job.count = n;
   job.tile = tile();
-  job.tile_bytes = static_cast<int64_t>(p.codec->wire_bytes(job.tile, DType::f32));
+  job.tile_bytes = whole() ? 0 : static_cast<int64_t>(p.codec->wire_bytes(job.tile, DType::f32));
   job.out = device_vector(out);
   job.accumulate = accumulate;
   job.vectors = job.tile % 4 == 0 && fours(out);
@@ -148,6 +169,10 @@ void DeviceCoder::queue_absorb(Exec& exec, const Msg&, std::span<const Share> sh
       job.vectors = job.vectors && fours(raw);
       (p.spec.hadamard ? plain : payloads).push_back({raw.data, static_cast<int>(index_of(raw.dtype))});
     } else if (!share.payload.empty()) {
+      if (whole() && share.payload.size() != wire_bytes(msg, n, out.dtype))
+        throw_bad_data("a payload of rank " + std::to_string(share.rank) + " in its group has " +
+                       std::to_string(share.payload.size()) + " bytes where " + host_.name() + " of this message of " +
+                       std::to_string(n) + " elements has " + std::to_string(wire_bytes(msg, n, out.dtype)));
       payloads.push_back({share.payload.data(), kPayload});
     }
   }
@@ -156,7 +181,7 @@ void DeviceCoder::queue_absorb(Exec& exec, const Msg&, std::span<const Share> sh
   if (payloads.empty() && accumulate) return;
   job.shares = payloads;
   job.transform_at = p.spec.hadamard && coded > 0 ? coded : -1;
-  codec_->queue_absorb(exec, job);
+  codec_->queue_absorb(exec, msg, job);
 }
 
 }  // namespace thinwire

@@ -16,13 +16,17 @@ class DeviceCoder {
   // nullptr where the point has no device side, or this build has none: its messages go through host memory. Without
   // one: codecs whose row says so, checksums, and tiles of more than kMostDeviceTile elements (block codecs with blocks
   // above 4096, and transforms or residuals in 8 bit around blocks that share no multiple below that with them).
+  // Payloads of codecs that take messages whole begin at multiples of 4 bytes.
   static std::unique_ptr<DeviceCoder> make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,
                                            const ResidualSpec& residual, int64_t cut = 1);
   static std::unique_ptr<DeviceCoder> make(const Coder& host);  // of the same point
 
   const Coder& host() const { return host_; }  // the same point on the CPU: names, lengths, what is cut where
   // As Coder::make_state(), in device memory. nullptr if there is none.
-  std::unique_ptr<CompressionState> make_state(int64_t count, const DevicePlace& place) const;
+  std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices,
+                                               const DevicePlace& place) const;
+  // Bytes of the payload of a piece of the message, exactly, whether the codec is framed on the host or not.
+  size_t wire_bytes(const Msg& msg, int64_t count, DType dtype) const;
 
   // As Coder::pack(), with views and `out` in device memory and a state of make_state(). Returns the payload's length,
   // which does not depend on values. tally: where findings are added. Inputs that are not finite raise
@@ -37,6 +41,7 @@ class DeviceCoder {
  private:
   DeviceCoder(Coder host, std::unique_ptr<DeviceCodec> codec) : host_(std::move(host)), codec_(std::move(codec)) {}
   const Coder::Parts& parts() const { return *host_.parts_; }
+  bool whole() const;  // the codec takes whole messages
   int64_t tile() const;
 
   Coder host_;

@@ -100,6 +100,28 @@ TW_DEVICE void keep_bytes(const PackJob& job, int64_t at, int i, int n, const fl
 }
 
 // ---- packing -------------------------------------------------------------------------------------------------------
+// x: what should arrive, the input with its residual. v: anything. kBare: there is no residual and no reference.
+template <bool kBare>
+TW_DEVICE void load_input(const PackJob& job, int64_t at, int n, bool vectors, TileValues& x, TileValues& v) {
+  load_tile(job.in, at, n, vectors, x);
+  if (!kBare && job.residual != DeviceResidual::kNone) {
+    residual_before(job, at, n, vectors, v);
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) x[s][k] = fmaf(v[s][k], job.loss_scale, x[s][k]);
+    }
+  }
+  if (!kBare && job.reference.data != nullptr) {
+    load_tile(job.reference, at, n, vectors, v);
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) x[s][k] = x[s][k] - v[s][k];
+    }
+  }
+}
+
 struct TileSquares {
   float error = 0.0f, signal = 0.0f, residual = 0.0f;
 };
@@ -170,23 +192,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, blocks_at_once(kWay))
   if (threadIdx.x < 1 + kEightBitBlocks) words[threadIdx.x] = 0;
 
   TileValues x, v;
-  load_tile(job.in, at, n, vectors, x);
-  if (!kBare && job.residual != DeviceResidual::kNone) {
-    residual_before(job, at, n, vectors, v);
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) {
-      TW_UNROLL
-      for (int k = 0; k < 4; ++k) x[s][k] = fmaf(v[s][k], job.loss_scale, x[s][k]);
-    }
-  }
-  if (!kBare && job.reference.data != nullptr) {
-    load_tile(job.reference, at, n, vectors, v);
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) {
-      TW_UNROLL
-      for (int k = 0; k < 4; ++k) x[s][k] = x[s][k] - v[s][k];
-    }
-  }
+  load_input<kBare>(job, at, n, vectors, x, v);
   TW_UNROLL
   for (int s = 0; s < kTileSteps; ++s) {
     TW_UNROLL
@@ -392,12 +398,11 @@ inline bool words(const void* payload, int64_t tile_bytes) {
   return reinterpret_cast<uintptr_t>(payload) % 8 == 0 && tile_bytes % 8 == 0;
 }
 
-// shared: bytes that encode() works in.
+// shared: bytes that encode() works in. sums: scratch of tile_squares_bytes().
 template <typename Codec>
-void queue_pack_tiles(Exec& exec, const char* what, const Codec& codec, size_t shared, const PackJob& job) {
-  CudaQueue queue(exec);
+void queue_pack_tiles(CudaQueue& queue, float* sums, const char* what, const Codec& codec, size_t shared,
+                      const PackJob& job) {
   const int64_t tiles = ceil_div(job.count, job.tile);
-  auto* sums = reinterpret_cast<float*>(queue.scratch(tile_squares_bytes(tiles)));
   const int64_t whole = whole_tiles(codec, job.count, job.tile, job.vectors && words(job.out, job.tile_bytes));
   if constexpr (CodesWholeTiles<Codec>) {
     const bool bare = job.residual == DeviceResidual::kNone && job.reference.data == nullptr && job.own.data == nullptr;
@@ -410,17 +415,21 @@ void queue_pack_tiles(Exec& exec, const char* what, const Codec& codec, size_t s
 }
 
 template <typename Codec>
-void queue_absorb_tiles(Exec& exec, const char* what, const Codec& codec, const AbsorbJob& job) {
+void queue_pack_tiles(Exec& exec, const char* what, const Codec& codec, size_t shared, const PackJob& job) {
   CudaQueue queue(exec);
+  auto* sums = reinterpret_cast<float*>(queue.scratch(tile_squares_bytes(ceil_div(job.count, job.tile))));
+  queue_pack_tiles(queue, sums, what, codec, shared, job);
+}
+
+// partial: scratch of `count` elements where there are more than kSharesAtOnce shares.
+template <typename Codec>
+void queue_absorb_tiles(CudaQueue& queue, float* partial, const char* what, const Codec& codec, const AbsorbJob& job) {
   const int64_t tiles = ceil_div(job.count, job.tile);
   const auto all = static_cast<int64_t>(job.shares.size());
   bool vectors = job.vectors;
   for (const DeviceShare& share : job.shares)
     vectors = vectors && (share.type != kPayload || words(share.data, job.tile_bytes));
   const int64_t whole = whole_tiles(codec, job.count, job.tile, vectors);
-  float* partial = nullptr;
-  if (all > kSharesAtOnce)
-    partial = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(job.count) * sizeof(float)));
   for (int64_t first = 0; first == 0 || first < all; first += kSharesAtOnce) {
     const bool last = first + kSharesAtOnce >= all;
     AbsorbLaunch launch = {job.count,
@@ -446,16 +455,25 @@ void queue_absorb_tiles(Exec& exec, const char* what, const Codec& codec, const 
   }
 }
 
+template <typename Codec>
+void queue_absorb_tiles(Exec& exec, const char* what, const Codec& codec, const AbsorbJob& job) {
+  CudaQueue queue(exec);
+  float* partial = nullptr;
+  if (job.shares.size() > kSharesAtOnce)
+    partial = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(job.count) * sizeof(float)));
+  queue_absorb_tiles(queue, partial, what, codec, job);
+}
+
 // A codec whose kernels are those above. Codec has `static constexpr const char *kPack, *kAbsorb` for errors,
 // `size_t shared_bytes(int64_t tile) const` and `Codec for_message(const Msg&) const` on the host.
 template <typename Codec>
 class TileCodec final : public DeviceCodec {
  public:
   explicit TileCodec(const Codec& codec) : codec_(codec) {}
-  void queue_pack(Exec& exec, const Msg& msg, const PackJob& job) const override {
+  void queue_pack(Exec& exec, const Msg& msg, const PackJob& job, CompressionState*) const override {
     queue_pack_tiles(exec, Codec::kPack, codec_.for_message(msg), codec_.shared_bytes(job.tile), job);
   }
-  void queue_absorb(Exec& exec, const AbsorbJob& job) const override {
+  void queue_absorb(Exec& exec, const Msg&, const AbsorbJob& job) const override {
     queue_absorb_tiles(exec, Codec::kAbsorb, codec_, job);
   }
 

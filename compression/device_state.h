@@ -2,16 +2,10 @@
 // provisional are kept on the host; copies are queued on a stream, and nobody waits.
 #pragma once
 
+#include "compression/device_codec.h"
 #include "compression/residual.h"
-#include "engine/base/device/device.h"
 
 namespace thinwire {
-
-// Where a device state lives and what its copies are queued on. Both outlive the state.
-struct DevicePlace {
-  Device* device = nullptr;
-  Stream* stream = nullptr;
-};
 
 // Device memory, owned; zeroed.
 class DeviceMemory {
@@ -52,6 +46,12 @@ class DeviceStateVector {
   }
   int64_t count() const { return count_; }
 
+  // All of it as it is now.
+  const T* read() const {
+    if (on_skip_ == OnSkip::kZero || !ranges_.written()) return at(committed_, 0);
+    TW_CHECK(ranges_.covers(0, count()), "a coding state is read as a whole while a part of it is being written");
+    return at(provisional_, 0);
+  }
   Range open(int64_t first, int64_t n) {
     TW_CHECK(first >= 0 && n >= 0 && first + n <= count(), "elements ", first, "+", n, " of a state of ", count());
     T* old = at(committed_, first);
@@ -106,20 +106,33 @@ class DeviceStateVector {
 
 class DeviceCoderState final : public CompressionState {
  public:
-  DeviceCoderState(const ResidualSpec& residual, int64_t count, const DevicePlace& place)
-      : residual_(residual, count, place) {}
+  // codec: the codec's own state, or nullptr.
+  DeviceCoderState(const ResidualSpec& residual, int64_t count, const DevicePlace& place,
+                   std::unique_ptr<CompressionState> codec)
+      : residual_(residual, count, place), codec_(std::move(codec)) {}
   using Open = ResidualVectors<DeviceStateVector>::Open;
   Open open(int64_t first, int64_t n, int64_t step) { return residual_.open(first, n, step); }  // as CoderState's
+  CompressionState* codec() const { return codec_.get(); }
   int64_t count() const { return residual_.count(); }
 
-  void commit() override { residual_.commit(); }
-  void roll_back() override { residual_.roll_back(); }
+  void commit() override {
+    residual_.commit();
+    if (codec_) codec_->commit();
+  }
+  void roll_back() override {
+    residual_.roll_back();
+    if (codec_) codec_->roll_back();
+  }
   // Names as those of CoderState: a checkpoint of one is read by the other.
-  void visit(StateVisitor& visitor, const std::string& prefix) override { residual_.visit(visitor, prefix); }
-  int64_t bytes() const override { return residual_.bytes(); }
+  void visit(StateVisitor& visitor, const std::string& prefix) override {
+    residual_.visit(visitor, prefix);
+    if (codec_) codec_->visit(visitor, prefix + "codec/");
+  }
+  int64_t bytes() const override { return residual_.bytes() + (codec_ ? codec_->bytes() : 0); }
 
  private:
   ResidualVectors<DeviceStateVector> residual_;
+  std::unique_ptr<CompressionState> codec_;
 };
 
 }  // namespace thinwire

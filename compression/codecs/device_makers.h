@@ -14,5 +14,6 @@ std::unique_ptr<DeviceCodec> make_block_int_cuda(const CodecSpec& spec);
 std::unique_ptr<DeviceCodec> make_mx_cuda(const CodecSpec& spec);
 std::unique_ptr<DeviceCodec> make_e3m0_cuda(const CodecSpec& spec);
 std::unique_ptr<DeviceCodec> make_zfp_cuda(const CodecSpec& spec);
+std::unique_ptr<DeviceCodec> make_low_rank_cuda(const CodecSpec& spec);  // point to point
 
 }  // namespace thinwire

@@ -55,12 +55,12 @@ void copy_tiles(Exec& exec, const PackJob& job) {
 
 class IdentityCodec final : public DeviceCodec {
  public:
-  void queue_pack(Exec& exec, const Msg&, const PackJob& job) const override {
+  void queue_pack(Exec& exec, const Msg&, const PackJob& job, CompressionState*) const override {
     if (job.in.type == 0) return copy_tiles<uint32_t, 0x7f800000>(exec, job);
     if (job.in.type == 1) return copy_tiles<uint16_t, 0x7f80>(exec, job);
     copy_tiles<uint16_t, 0x7c00>(exec, job);
   }
-  void queue_absorb(Exec& exec, const AbsorbJob& job) const override {
+  void queue_absorb(Exec& exec, const Msg&, const AbsorbJob& job) const override {
     queue_absorb_tiles(exec, "absorb identity", PlainTiles{}, job);
   }
 };

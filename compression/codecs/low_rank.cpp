@@ -15,12 +15,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "payloads are memory images of little-endian floats");
 
-constexpr int64_t kLeftRows = 24;              // rows of a part of x q
-constexpr int64_t kRightColumns = 96;          // least columns of a part of x^T p
-constexpr int64_t kRightRows = 4096;           // rows of a partial sum of x^T p
-constexpr int64_t kExpandElements = 1 << 15;   // about, of a part of p q^T
-constexpr int64_t kSerialWork = 1 << 17;       // multiplications below which waking threads does not pay
-constexpr uint32_t kFirstFactor = 0x6c6f7772;  // tag in the counter of random numbers
+constexpr int64_t kLeftRows = 24;             // rows of a part of x q
+constexpr int64_t kRightColumns = 96;         // least columns of a part of x^T p
+constexpr int64_t kExpandElements = 1 << 15;  // about, of a part of p q^T
+constexpr int64_t kSerialWork = 1 << 17;      // multiplications below which waking threads does not pay
 
 const LowRankKernels& kernels() {
   return TW_PICK_KERNELS(low_rank_kernels);
@@ -374,7 +372,8 @@ CodecRow low_rank_row() {
                 {{"rank", 4}, {"sides", 1}},
                 {{"rank", 16}, {"sides", 2}},
                 {{"rank", 16}, {"sides", 1}}},
-      .rounds = true};
+      .rounds = true,
+      .device = true};
 }
 
 }  // namespace thinwire

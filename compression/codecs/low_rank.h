@@ -37,6 +37,10 @@
 
 namespace thinwire {
 
+// What decides bits, here and on a GPU (low_rank_cuda.cu).
+inline constexpr int64_t kRightRows = 4096;           // rows of a partial sum of x^T p
+inline constexpr uint32_t kFirstFactor = 0x6c6f7772;  // tag in the counter of random numbers
+
 struct LowRankMatrix {
   int64_t first = 0, rows = 0, cols = 0, rank = 0;
   int64_t p = 0, q = 0;  // first element of its factors among all matrices' p's and q's

@@ -14,16 +14,10 @@
 namespace thinwire {
 namespace {
 
-constexpr int kMaxPasses = 8;
 constexpr int64_t kGramRows = 4;      // of LowRankKernels::gram_rows
 constexpr int64_t kApplyBlock = 256;  // elements
 constexpr int64_t kStackVectors = 256;
-// Less than sqrt of this of a vector's length, and the rest is rounding of its fp32 elements (4 epsilon).
-constexpr double kDependent = 0x1p-42;
-// |gram^-1| up to which the Gram matrix's rounding (2^-53 times the length of a sum, / 8) is below 2^-24 behind it.
-constexpr double kFineAtOnce = 0x1p14;
-constexpr uint32_t kDirections = 0x6f727468;  // tag in the counter
-constexpr int64_t kParallelWork = 1 << 15;    // multiplications below which waking threads does not pay
+constexpr int64_t kParallelWork = 1 << 15;  // multiplications below which waking threads does not pay
 
 // Cuts of several bases' work into parts that depend on their shapes alone; body(basis, part).
 template <typename Parts, typename Body>
@@ -73,8 +67,8 @@ void orthonormalize_householder(const Basis& basis) {
       }
       for (int64_t i = j; i < n; ++i) rest += v[i] * v[i];
       largest = rest;
-      if (rest > kDependent * before) break;
-      random_direction(basis, j, kMaxPasses + attempt);
+      if (rest > kDependentRest * before) break;
+      random_direction(basis, j, kOrthonormalPasses + attempt);
     }
     double* v = a.data() + j * n;
     const double length = std::sqrt(largest);
@@ -114,7 +108,7 @@ bool orthonormalize(std::span<const Basis> bases, int threads, OrthonormalScratc
   const auto dependent = [&](size_t i) { return scratch.flags.data() + flag_at[i]; };
   std::vector<Pass> pass(bases.size(), Pass::kAgain);
 
-  for (int round = 0; round < kMaxPasses; ++round) {
+  for (int round = 0; round < kOrthonormalPasses; ++round) {
     if (std::ranges::none_of(pass, [](Pass p) { return p == Pass::kAgain; })) break;
     for_parts(
         bases, threads, [](const Basis& b) { return (b.vectors + kGramRows - 1) / kGramRows; },
@@ -133,7 +127,7 @@ bool orthonormalize(std::span<const Basis> bases, int threads, OrthonormalScratc
             pass[i] = Pass::kNonFinite;
             return;
           }
-          const double loss = kernels.invert_gram(gram(i), r, kDependent, small(i), dependent(i));
+          const double loss = kernels.invert_gram(gram(i), r, kDependentRest, small(i), dependent(i));
           const bool complete = std::find(dependent(i), dependent(i) + r, 1) == dependent(i) + r;
           if (complete && loss <= kFineAtOnce) pass[i] = Pass::kLast;
         });

@@ -7,6 +7,14 @@
 
 namespace thinwire {
 
+// What decides bits, here and on a GPU (orthonormalize_cuda.cu).
+inline constexpr int kOrthonormalPasses = 8;  // at most
+// Less than sqrt of this of a vector's length, and the rest is rounding of its fp32 elements (4 epsilon).
+inline constexpr double kDependentRest = 0x1p-42;
+// |gram^-1| up to which the Gram matrix's rounding (2^-53 times the length of a sum, / 8) is below 2^-24 behind it.
+inline constexpr double kFineAtOnce = 0x1p14;
+inline constexpr uint32_t kDirections = 0x6f727468;  // tag in the counter of random directions
+
 // `vectors` vectors of `length` fp32 elements, one behind the other; 1 <= vectors <= length.
 struct Basis {
   float* data = nullptr;
@@ -28,7 +36,7 @@ struct OrthonormalScratch {
 //
 // CholeskyQR on the Gram matrix in double with columns scaled to length one, repeated where the condition demands it
 // (Yamamoto et al., ETNA 44, 2015: two passes do for any condition below 1e8 in double); finite input of any magnitude
-// between the smallest subnormal and the largest number. After kMaxPasses passes without success (never seen),
+// between the smallest subnormal and the largest number. After kOrthonormalPasses passes without success (never seen),
 // Householder reflections in double. Bits depend on the input alone, neither on threads nor on the instruction set.
 // Returns whether all input was finite; a basis with NaN or infinity in it becomes all NaN, the others do not suffer.
 bool orthonormalize(std::span<const Basis> bases, int threads, OrthonormalScratch& scratch);

@@ -104,7 +104,7 @@ CodedCall Channel::call(const SiteCompression& compression, bool of_sums, const 
     TW_CHECK(key.as == nullptr, "another site's coding keeps states");
     if (!state && on_device) {
       DeviceTraffic& traffic = communicator_->device()->traffic();
-      state = call.device->make_state(slot.count, {&traffic.device(), &traffic.stream()});
+      state = call.device->make_state(slot.count, slot.matrices, {&traffic.device(), &traffic.stream()});
     }
     if (!state) state = coder->make_state(slot.count, slot.matrices);
     call.state = state.get();

@@ -15,6 +15,11 @@ std::shared_ptr<Coder> coder_of(const MadeCodec& made, CodecSpec spec, const Res
   return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
 }
 
+// Between two stages of a pipeline.
+bool is_edge(Site site) {
+  return site == Site::kPpForward || site == Site::kPpBackward;
+}
+
 bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
   return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
 }
@@ -40,7 +45,9 @@ std::shared_ptr<SiteCompression> make_one(Site site, const SiteRule& rule, const
   };
   compression->first_on_device = on_device(compression->first);
   compression->sums_on_device = on_device(compression->sums);
-  compression->on_device = compression->rounds == nullptr && compression->first_on_device != nullptr &&
+  // Rounds go through the host. On an edge of the pipeline nothing is summed.
+  compression->on_device = (compression->rounds == nullptr || is_edge(site)) &&
+                           compression->first_on_device != nullptr &&
                            (compression->sums == nullptr || compression->sums_on_device != nullptr);
   return compression;
 }
@@ -66,8 +73,7 @@ std::shared_ptr<SiteCompression> make_with_ways(Site site, const SiteRule& rule,
   light.codec = cheaper_codec(rule.codec), light.sum_codec = cheaper_codec(rule.sum_codec);
   bf16.codec = in_bf16(rule.codec), bf16.sum_codec = in_bf16(rule.sum_codec);
   // The residual of sums in rounds is no coder's: it waits for them.
-  const bool edge = site == Site::kPpForward || site == Site::kPpBackward;
-  if (compression->rounds != nullptr && !edge) bf16.residual = {};
+  if (compression->rounds != nullptr && !is_edge(site)) bf16.residual = {};
   compression->light = way(light), compression->bf16 = way(bf16);
   return compression;
 }

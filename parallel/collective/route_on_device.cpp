@@ -27,9 +27,9 @@ class QueuedRoute {
     lists_->places.assign(run_.stops().size(), 0);
     TW_CHECK(!run_.rounded_from, "elements that are rounded first");
     for (int c = 0; c < run_.call_count(); ++c)
-      TW_CHECK(
-          !coded(c) || (call(c).device != nullptr && call(c).coder->granule() > 0 && !call(c).coder->traits().lossless),
-          "a coder that the device does not know");
+      TW_CHECK(!coded(c) || (call(c).device != nullptr && (call(c).coder->granule() > 0 || run_.message) &&
+                             !call(c).coder->traits().lossless),
+               "a coder that the device does not know");
     for (const Stop& stop : run_.stops())
       around_ = around_ || (stop.from.peers() > 0 && stop.receivers() > 0 && stop.out_flow == stop.flow);
     chunk_ = cut();
@@ -116,11 +116,16 @@ class QueuedRoute {
   bool stays(const Stop& stop) const {
     return run_.kept != nullptr || (stop.kind == StopKind::kStore && !coded(stop.call));
   }
-  size_t bytes_in(const Stop& stop, int64_t count) const {
-    return payload_bytes(call(stop.call).coder, count, run_.dtypes[stop.call]);
+  size_t bytes_in(const Stop& stop, int64_t count) const { return bytes_of(stop, stop.call, count); }
+  size_t bytes_out(const Stop& stop, int64_t count) const { return bytes_of(stop, call_out(stop), count); }
+  // Of what is framed on the host, too, the length is known here, and does not travel.
+  size_t bytes_of(const Stop& stop, int which, int64_t count) const {
+    const DType dtype = run_.dtypes[which];
+    return coded(which) ? call(which).device->wire_bytes(message_of(stop, which), count, dtype)
+                        : payload_bytes(nullptr, count, dtype);
   }
-  size_t bytes_out(const Stop& stop, int64_t count) const {
-    return payload_bytes(call(call_out(stop)).coder, count, run_.dtypes[call_out(stop)]);
+  const Msg& message_of(const Stop& stop, int which) const {
+    return run_.messages && stop.packer >= 0 ? (*run_.messages)[stop.packer] : call(which).msg;
   }
   int64_t count_at(const Stop& stop, int64_t k) const {
     return k >= pieces_of(stop.slice.count, chunk_) ? 0 : std::min(chunk_, stop.slice.count - k * chunk_);
@@ -234,7 +239,7 @@ class QueuedRoute {
     msg.rank = lanes_[which].me, msg.ranks = lanes_[which].size();
     const View result = view(stop, stop.result, k);
     const View own = coded.coder->keeps_decoded(msg) ? result : View();
-    const size_t bytes = payload_bytes(coded.coder, part.count(), part.dtype);
+    const size_t bytes = coded.device->wire_bytes(msg, part.count(), part.dtype);
     const View out = run_.kept != nullptr && stop.receivers() == 0 ? payload_at(run_.kept->of(0), bytes) : take(bytes);
     const Touched touched[] = {
         {part.data, part.bytes(), false}, {out.data, bytes, true}, {own.data, own ? own.bytes() : 0, true}};
@@ -245,7 +250,7 @@ class QueuedRoute {
   }
 
   void absorb(const Stop& stop, int which, std::span<const Share> shares, View out, bool accumulate, int64_t k) {
-    Msg msg = run_.messages && stop.packer >= 0 ? (*run_.messages)[stop.packer] : call(which).msg;
+    Msg msg = message_of(stop, which);
     msg.first = first_at(stop, k);
     msg.rank = shares[0].rank, msg.ranks = lanes_[which].size();
     std::vector<Touched>& touched = lists_->touched;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "compression/codec_table.h"
 #include "compression/device_codec.h"
@@ -129,6 +130,65 @@ TEST(MeshCodedDevice, Pipelines) {
   });
 }
 
+// On the host the length of a framed payload goes ahead of it, in 8 bytes; on a device both ends know it before.
+void expect_same_but_lengths(const Curve& host, Curve device, int messages) {
+  const auto sum = [](const Curve& curve) { return std::accumulate(curve.wire.begin(), curve.wire.end(), 0.0); };
+  EXPECT_EQ(sum(host) - sum(device), 8.0 * messages);
+  device.wire = host.wire;
+  expect_same(host, device);
+}
+
+const std::string kLowRank = R"("codec": "low_rank", "rank": 3, "residual": "lazy")";
+
+// Messages that are factored stay between devices.
+TEST(MeshCodedDevice, LowRankOnEdges) {
+  const std::string forward = R"("pp.forward")", backward = R"("pp.backward")";
+  Layout parts{.pipeline = 2, .tensor = 2, .accumulation = 2};
+  parts.more = {"scatter_gather_tensors_in_pipeline=true"};
+  const std::pair<Case, int> cases[] = {
+      {{kNeox,
+        {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3},
+        3,
+        {rule(forward, kInt8), rule(backward, kLowRank)}},
+       3},
+      {{kNeox,
+        {.pipeline = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 4},
+        4,
+        {rule(forward, R"("codec": "low_rank", "rank": 5)"), rule(backward, kLowRank)}},
+       24},
+      {{kNeox, parts, 2, {rule(backward, kLowRank + R"(, "residual_dtype": "bf16")")}}, 8},
+      {{kGpt2,
+        zero(1, {.pipeline = 2, .data = 2, .embedding = "fused", .accumulation = 2}),
+        4,
+        {rule(backward, kLowRank + R"(, "select": {"micro_batches": "epilogue"})"), rule(forward, kCast)}},
+       2},
+  };
+  for (const auto& [c, messages] : cases) {
+    const Layout layout = under_rules(c);
+    SCOPED_TRACE(layout.name());
+    const Curve host = run(c.model, layout, c.samples, c.steps);
+    expect_same_but_lengths(host, run(c.model, on_device(layout), c.samples, c.steps), messages);
+  }
+}
+
+// Warm factors and how many messages there were: skipped steps take them back, checkpoints carry them either way.
+TEST(MeshCodedDevice, LowRankKeepsWhatTheHostKeeps) {
+  Layout edges{.pipeline = 2, .accumulation = 2};
+  const std::vector<std::string> rules = {rule(R"("pp.backward")", kLowRank)};
+  Layout scaled = edges;
+  scaled.more = {"fp16.initial_scale_power=24", "fp16.hysteresis=1"};
+  const Case skips{{.family = "gpt2", .layers = 2, .dtype = "fp16"}, scaled, 2, rules, 10};
+  const Curve curve = run(skips.model, under_rules(skips), skips.samples, skips.steps);
+  expect_same_but_lengths(curve, run(skips.model, on_device(under_rules(skips)), skips.samples, skips.steps), 2);
+  const auto skipped = std::count(curve.norm.begin(), curve.norm.end(), -1.0);
+  EXPECT_GT(skipped, 0);
+  EXPECT_LT(skipped, 10);
+  const Layout host = under_rules({kGpt2, edges, 2, rules}), device = on_device(host);
+  const Curve undisturbed = run(kGpt2, host, 2, 6);
+  for (const auto& [first, then] : {std::pair(device, device), {device, host}, {host, device}})
+    expect_same_but_lengths(undisturbed, run_resumed(kGpt2, first, then, 2, 6, 3), then.fake_nccl ? 2 : 0);
+}
+
 TEST(MeshCodedDevice, LongSequences) {
   const std::vector<std::string> rules = {rule(R"("sequence.forward", "sequence.backward")", kInt8)};
   expect_same_bits({
@@ -171,14 +231,17 @@ TEST(MeshCodedDevice, ResumesAsTheHostDoes) {
 
 TEST(MeshCodedDevice, SaysWhatGoesThroughTheHost) {
   CompressionConfig compression;
-  SiteRule covered, sparse, mixed, checked;
+  SiteRule covered, sparse, mixed, checked, thin;
   covered.codec = mixed.codec = checked.codec = codec_spec("block_int");
   checked.codec.checksum = true;
   sparse.codec = codec_spec("top_k");
+  thin.codec = codec_spec("low_rank");  // rounds of sums, but messages between two
   mixed.has_sum_codec = true, mixed.sum_codec = codec_spec("ecsq", {{"rate", 3.5}});
-  compression.rules = {{Site::kPpBackward, {sparse, covered}}, {Site::kDpGradient, {covered, mixed, checked}}};
+  compression.rules = {{Site::kPpBackward, {sparse, covered, thin}},
+                       {Site::kDpGradient, {covered, mixed, checked, thin}}};
   EXPECT_EQ(sites_through_host(compression),
-            "pp.backward (top_k), dp.gradient (block_int, ecsq), dp.gradient (block_int, checksum)");
+            "pp.backward (top_k), dp.gradient (block_int, ecsq), dp.gradient (block_int, checksum), "
+            "dp.gradient (low_rank)");
 }
 
 // Of a unit's messages all go through the host, with their residuals, where one has to; others stay between devices.

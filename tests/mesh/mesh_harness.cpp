@@ -360,14 +360,16 @@ Curve run_rank(Transport& transport, const Order& order) {
   check_replicas(job, replica);
   check_weight_hashes(replica, order.steps);  // the engine's own: whole tensors of tensor ranks, gathered copies
   // What codecs keep is what was planned before the mesh was there, but for a few KiB of lists and of small matrices
-  // that low_rank and sketch take when they are first used.
+  // that low_rank and sketch take when they are first used. (On a device low_rank works in the scratch of its ops,
+  // which all messages share: it keeps less.)
   const int64_t kept = job.mesh() != nullptr ? job.mesh()->state_bytes() : 0;
   const auto planned = static_cast<int64_t>(rehearsal.replica().memory()[MemoryCategory::kResiduals]);
   const bool rounds = std::ranges::any_of(config.compression.rules, [](const auto& site) {
     return std::ranges::any_of(site.second, [](const SiteRule& rule) { return codec_row(rule.codec.codec).rounds; });
   });
-  TW_CHECK(kept >= planned && kept <= planned + (rounds ? planned / 200 + (16 << 10) : 0), "codecs keep ", kept,
-           " bytes where ", planned, " were planned");
+  const bool less = rounds && order.kernels != nullptr;
+  TW_CHECK((less || kept >= planned) && kept <= planned + (rounds ? planned / 200 + (16 << 10) : 0), "codecs keep ",
+           kept, " bytes where ", planned, " were planned");
   if (order.first != nullptr) {
     told.after = gather_tensors(replica, {});
     told.loss = curve.loss.front(), told.wire = curve.wire;

@@ -23,7 +23,7 @@ CodedCase coded_case(Workbench& w, const CodecSpec& spec, const ResidualSpec& re
   CodedCase c;
   c.coder = DeviceCoder::make(make_codec(spec).codec, spec, residual);
   if (c.coder == nullptr) throw_bad_config("bench op: this build has no kernels for codec " + spec.codec);
-  c.state = c.coder->make_state(count, {&w.device(), &w.stream()});
+  c.state = c.coder->make_state(count, {}, {&w.device(), &w.stream()});
   c.msg.seed = 42, c.msg.slot = 7;
   c.tally = w.tensor(DType::u8, {static_cast<int64_t>(sizeof(DeviceTally))}, 0.0f);
   return c;

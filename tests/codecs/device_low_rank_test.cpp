@@ -1,0 +1,371 @@
+// Low rank on a device against that of the CPU: payloads, residuals, warm starts and decoded messages byte for byte, on
+// random messages of all kinds. The kernels run on the emulation, and in CUDA builds once more on a GPU.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "compression/device_coder.h"
+#include "engine/base/core/error.h"
+#include "tests/codecs/device_fixtures.h"
+#include "tests/support/coded_device.h"
+
+namespace thinwire::test::device_low_rank_test {
+namespace {
+
+using Floats = std::vector<float>;
+
+// ---- cases ---------------------------------------------------------------------------------------------------------
+struct Shape {
+  int64_t count = 0;
+  std::vector<MatrixShape> matrices;
+};
+Shape random_shape(Random& random) {
+  Shape shape;
+  const auto gap = [&] { shape.count += random() % 2 == 0 ? 0 : within(random, 1, random() % 4 == 0 ? 5000 : 40); };
+  const int64_t matrices = random() % 2 == 0 ? 1 : within(random, 2, random() % 16 == 0 ? 70 : 5);
+  for (int64_t i = 0; i < matrices; ++i) {
+    gap();
+    const int64_t most = matrices > 5 ? 9 : 70;
+    int64_t rows = within(random, 1, most), cols = within(random, 1, most);
+    if (matrices == 1 && random() % 6 == 0) {
+      rows = random() % 2 == 0 ? within(random, 4000, 8300) : within(random, 60, 400);
+      cols = rows > 1000 ? within(random, 2, 12) : within(random, 60, 300);
+      if (random() % 2 == 0) std::swap(rows, cols);
+    }
+    shape.matrices.push_back({shape.count, rows, cols});
+    shape.count += rows * cols;
+  }
+  gap();
+  return shape;
+}
+
+// What orthonormalisation has trouble with.
+void fill_matrix(Random& random, const MatrixShape& m, Floats& x) {
+  float* const to = x.data() + m.first;
+  const Floats values = random_values(random, m.rows * m.cols, false);
+  const auto way = random() % 10;
+  std::normal_distribution<float> normal;
+  if (way < 4) {
+    std::copy(values.begin(), values.end(), to);
+  } else if (way < 6) {  // of less rank than it looks like, exactly or nearly
+    const int64_t rank = within(random, 0, 3);
+    const float noise = random() % 2 == 0 ? 0.0f : 1e-7f, size = random() % 3 == 0 ? 1e-38f : 1.0f;
+    Floats u(static_cast<size_t>(m.rows * rank)), v(static_cast<size_t>(m.cols * rank));
+    for (Floats* const f : {&u, &v})
+      for (float& e : *f) e = normal(random);
+    for (int64_t i = 0; i < m.rows; ++i)
+      for (int64_t j = 0; j < m.cols; ++j) {
+        float sum = noise * normal(random);
+        for (int64_t c = 0; c < rank; ++c)
+          sum += u[static_cast<size_t>(i * rank + c)] * v[static_cast<size_t>(j * rank + c)];
+        to[i * m.cols + j] = sum * size;
+      }
+  } else if (way == 6) {  // rows that are the same, but for their size
+    for (int64_t e = 0; e < m.rows * m.cols; ++e)
+      to[e] = values[static_cast<size_t>(e % m.cols)] * static_cast<float>(e / m.cols % 3);
+  } else if (way == 7) {  // one element
+    to[random() % static_cast<uint64_t>(m.rows * m.cols)] = pick(random, {1.0f, -3e38f, 1e-45f});
+  } else {  // no more than a few bits of subnormals, or next to what overflows
+    const float unit = way == 8 ? 0x1p-149f : 0x1p120f;
+    for (int64_t e = 0; e < m.rows * m.cols; ++e) to[e] = unit * static_cast<float>(within(random, -9, 9));
+  }
+}
+
+Floats random_message(Random& random, const Shape& shape, bool strange) {
+  Floats x = random_values(random, shape.count, false);
+  for (const MatrixShape& m : shape.matrices) fill_matrix(random, m, x);
+  if (strange)
+    x[random() % x.size()] = pick(random, {std::bit_cast<float>(0x7fa12345u), std::numeric_limits<float>::infinity(),
+                                           -std::numeric_limits<float>::infinity()});
+  return x;
+}
+
+ResidualSpec random_residual(Random& random) {
+  ResidualSpec residual;
+  residual.kind = pick(random, {ResidualKind::kNone, ResidualKind::kErrorFeedback, ResidualKind::kLazy,
+                                ResidualKind::kLazy, ResidualKind::kEma, ResidualKind::kValueDifference});
+  residual.dtype =
+      pick(random, {ResidualDtype::kFp32, ResidualDtype::kFp32, ResidualDtype::kBf16, ResidualDtype::kInt8});
+  residual.reset_every = random() % 3 == 0 ? 2 : 0;
+  residual.on_skip = pick(random, {OnSkip::kRestore, OnSkip::kRestore, OnSkip::kZero});
+  return residual;
+}
+
+// ---- one message after another through both ------------------------------------------------------------------------
+class Twins {
+ public:
+  Twins(Random& random, const CodecSpec& spec, const ResidualSpec& residual, Shape shape, Device& device,
+        Stream& stream)
+      : random_(random),
+        shape_(std::move(shape)),
+        device_(device),
+        stream_(stream),
+        exec_(make_exec(coded_ops(), device, stream, 1)),
+        host_(make_codec(spec).codec, spec, residual),
+        coder_(DeviceCoder::make(host_)),
+        tally_(device, std::vector<std::byte>(sizeof(DeviceTally))) {
+    host_state_ = host_.make_state(shape_.count, shape_.matrices);
+    device_state_ = coder_->make_state(shape_.count, shape_.matrices, {&device_, &stream_});
+    msg_.seed = random_(), msg_.slot = static_cast<uint32_t>(random_() % 9), msg_.matrices = shape_.matrices;
+    msg_.step = within(random_, 0, 100), msg_.rank = 1, msg_.ranks = 2;
+    in_type_ = random_type();
+    if (!host_.value_difference()) return;
+    replica_ = as_dtype(random_values(random_, shape_.count, false), in_type_);
+    device_replica_.emplace(device_, replica_);
+  }
+
+  // Packs on both sides, and decodes; compares nothing yet.
+  void step() {
+    msg_.loss_scale = pick(random_, {1.0f, 1.0f, 1024.0f, 3.0f});
+    msg_.train = random_() % 6 != 0;
+    // One in four has its error measured whatever its residual.
+    const auto place = static_cast<uint32_t>(msg_.step) + msg_.slot;
+    msg_.sequence = random_() % 4 == 0 ? 64 - place % 64 : static_cast<uint32_t>(random_() % 3);
+    const bool strange = random_() % 10 == 0;
+    const Bytes in = as_dtype(random_message(random_, shape_, strange), in_type_);
+    Message m;
+    m.in.emplace(device_, in, size_of(in_type_) * (random_() % 3));
+    m.host_payload.resize(host_.wire_bytes(shape_.count, in_type_));
+    const size_t bytes = coder_->wire_bytes(msg_, shape_.count, in_type_);
+    m.payload.emplace(device_, bytes, 4 * (random_() % 3));
+    View own, device_own;
+    if (host_.value_difference()) {
+      own = View(replica_.data(), in_type_, {shape_.count}), device_own = device_replica_->view(in_type_);
+    } else if (host_.keeps_decoded(msg_) && random_() % 3 == 0) {
+      m.own_type = random_type();
+      m.host_own.resize(static_cast<size_t>(shape_.count) * size_of(m.own_type), std::byte{0xCC});
+      m.own.emplace(device_, m.host_own);
+      own = View(m.host_own.data(), m.own_type, {shape_.count}), device_own = m.own->view(m.own_type);
+    }
+    const bool differs = host_.value_difference();
+    CompressionStats stats;
+    const View host_in(const_cast<std::byte*>(in.data()), in_type_, {shape_.count});
+    m.host_payload.resize(
+        host_.pack(msg_, host_in, differs ? own : View(), m.host_payload, host_state_.get(), stats, own));
+    const size_t queued = coder_->queue_pack(exec_, msg_, m.in->view(in_type_), differs ? device_own : View(),
+                                             m.payload->span(), device_state_.get(), tally(), device_own);
+    EXPECT_EQ(m.host_payload.size(), queued);
+    m.flagged = stats.non_finite > 0;
+    flagged_ = flagged_ || m.flagged;
+    stats_.add(stats);
+    messages_.push_back(std::move(m));
+    absorb(messages_.back());
+  }
+  // The step is applied or skipped.
+  void settle() {
+    const bool skipped = random_() % 3 == 0;
+    for (CompressionState* state : {host_state_.get(), device_state_.get()})
+      skipped ? state->roll_back() : state->commit();
+    ++msg_.step;
+  }
+  // Each goes on from what the other would have saved.
+  void change_places() {
+    StateBytes host(device_), device(device_);
+    host_state_->visit(host, ""), device_state_->visit(device, "");
+    std::swap(host.all, device.all);
+    host.loads = device.loads = true;
+    host_state_->visit(host, ""), device_state_->visit(device, "");
+  }
+
+  // Everything, once all work has happened.
+  void compare() {
+    stream_.synchronize();
+    const std::string name = host_.name() + " of " + std::to_string(shape_.count) + " elements, " +
+                             std::to_string(shape_.matrices.size()) + " matrices, the first of " +
+                             std::to_string(shape_.matrices[0].rows) + "x" + std::to_string(shape_.matrices[0].cols);
+    for (size_t i = 0; i < messages_.size(); ++i) {
+      const Message& m = messages_[i];
+      const auto same = [&](const Bytes& host, const Bytes& device, DType dtype) {
+        return difference(m.flagged ? one_nan(host, dtype) : host, m.flagged ? one_nan(device, dtype) : device);
+      };
+      ASSERT_EQ(same(m.host_payload, m.payload->content(), DType::f32), "") << name << ", payload " << i;
+      ASSERT_EQ(same(m.host_out, m.out->content(), m.out_type), "") << name << ", decoded " << i;
+      if (!m.own) continue;
+      ASSERT_EQ(same(m.host_own, m.own->content(), m.own_type), "") << name << ", own copy " << i;
+    }
+    if (device_replica_) {
+      ASSERT_EQ(difference(one_nan(replica_, in_type_), one_nan(device_replica_->content(), in_type_)), "")
+          << name << ", replica";
+    }
+    StateBytes host(device_), device(device_);
+    host_state_->visit(host, ""), device_state_->visit(device, "");
+    ASSERT_EQ(host.all.size(), device.all.size());
+    for (const auto& [part, bytes] : host.all)
+      ASSERT_EQ(difference(bytes, device.all.at(part)), "") << name << ", " << part;
+    DeviceTally tally;
+    const Bytes found = tally_.content();
+    std::memcpy(&tally, found.data(), sizeof tally);
+    EXPECT_EQ(tally.flags, flagged_ ? kDeviceNonFinite : 0u) << name;
+    const auto close = [&](double host, double device, const char* what) {
+      if (std::isfinite(host) && host > 1e-30 && host < 1e30) {
+        EXPECT_NEAR(device / host, 1.0, 1e-4) << name << ", " << what;
+      }
+    };
+    close(stats_.error_square, tally.error_square, "error");
+    close(stats_.signal_square, tally.signal_square, "signal");
+    close(stats_.residual_square, tally.residual_square, "residual");
+  }
+  // Whether any matrix travels as factors.
+  bool factors() const {
+    return coder_->wire_bytes(msg_, shape_.count, DType::f32) < static_cast<size_t>(shape_.count) * sizeof(float);
+  }
+  bool flagged() const { return flagged_; }
+
+ private:
+  struct Message {
+    std::optional<Buffer> in, payload, own, out;
+    Bytes host_payload, host_own, host_out;
+    DType own_type = DType::f32, out_type = DType::f32;
+    bool flagged = false;
+  };
+  void absorb(Message& m) {
+    const bool differs = host_.value_difference();
+    m.out_type = random_type();
+    m.host_out = as_dtype(random_values(random_, shape_.count, false), m.out_type);
+    m.out.emplace(device_, m.host_out, size_of(m.out_type) * (random_() % 3));
+    const bool accumulate = !differs && random_() % 2 == 0;
+    const Share host{m.host_payload, View(), 0}, there{m.payload->span(), View(), 0};
+    CompressionStats stats;
+    host_.absorb(msg_, {&host, 1}, View(m.host_out.data(), m.out_type, {shape_.count}), accumulate, stats);
+    coder_->queue_absorb(exec_, msg_, {&there, 1}, m.out->view(m.out_type), accumulate, tally());
+  }
+  DType random_type() { return pick(random_, {DType::f32, DType::f32, DType::bf16, DType::f16}); }
+  DeviceTally* tally() { return reinterpret_cast<DeviceTally*>(tally_.data()); }
+
+  Random& random_;
+  Shape shape_;
+  Device& device_;
+  Stream& stream_;
+  Exec exec_;
+  Coder host_;
+  std::unique_ptr<DeviceCoder> coder_;
+  Buffer tally_;
+  DType in_type_ = DType::f32;
+  std::unique_ptr<CompressionState> host_state_, device_state_;
+  Bytes replica_;
+  std::optional<Buffer> device_replica_;
+  Msg msg_;
+  std::vector<Message> messages_;
+  CompressionStats stats_;
+  bool flagged_ = false;
+};
+
+CodecSpec random_spec(Random& random) {
+  return codec_spec("low_rank", {{"rank", pick<int64_t>(random, {1, 2, 3, 4, 4, 8, 9, 16, 17, 55, 1000})},
+                                 {"min_compression_rate", pick(random, {1.0, 1.0, 1.0, 1.5, 4.0})}});
+}
+
+struct Seen {
+  int factored = 0, flagged = 0;
+};
+void play_case(Random& random, Device& device, Stream& stream, Seen& seen) {
+  const CodecSpec spec = random_spec(random);
+  const ResidualSpec residual = random_residual(random);
+  Twins twins(random, spec, residual, random_shape(random), device, stream);
+  for (int64_t step = within(random, 1, 4); step > 0; --step) {
+    twins.step();
+    if (random() % 4 == 0) twins.step();  // the same slot again
+    twins.settle();
+    if (random() % 4 == 0) twins.change_places();
+  }
+  twins.compare();
+  seen.factored += twins.factors(), seen.flagged += twins.flagged();
+}
+
+int cases() {
+  const char* asked = std::getenv("THINWIRE_DEVICE_CASES");
+  return asked != nullptr ? std::atoi(asked) : 400;
+}
+
+TEST(DeviceLowRank, HasTheBytesOfTheHost) {
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
+  const auto stream = device->make_stream();
+  Seen seen;
+  for (int i = 0; i < cases() && !HasFailure(); ++i) {
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    Random random(static_cast<uint64_t>(i) * 7919 + 3);
+    play_case(random, *device, *stream, seen);
+  }
+  EXPECT_GT(seen.factored, cases() / 2);
+  EXPECT_GT(seen.flagged, 0);
+}
+
+// On memory that the host cannot touch and a stream on which nothing happens before somebody waits.
+TEST(DeviceLowRank, NeverLooksAtDeviceMemory) {
+  Seen seen;
+  for (int i = 0; i < 60 && !HasFailure(); ++i) {
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    Random random(static_cast<uint64_t>(i) * 104729 + 7);
+    const auto gpu = strict_device();
+    if (gpu == nullptr) GTEST_SKIP() << "a GPU is as strict by itself";
+    const auto stream = gpu->make_stream();
+    play_case(random, *gpu, *stream, seen);
+  }
+}
+
+// Whoever wrote them: factors of any numbers, NaN and infinity among them.
+TEST(DeviceLowRank, DecodesAnyBytesAsTheHostDoes) {
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
+  const auto stream = device->make_stream();
+  Exec exec = make_exec(coded_ops(), *device, *stream, 1);
+  const Buffer tally(*device, std::vector<std::byte>(sizeof(DeviceTally)));
+  for (int i = 0; i < 100 && !HasFailure(); ++i) {
+    Random random(static_cast<uint64_t>(i) * 7919 + 5);
+    const CodecSpec spec = random_spec(random);
+    const Shape shape = random_shape(random);
+    const auto coder = DeviceCoder::make(make_codec(spec).codec, spec, {});
+    Msg msg;
+    msg.matrices = shape.matrices;
+    const auto numbers = static_cast<int64_t>(coder->wire_bytes(msg, shape.count, DType::f32) / sizeof(float));
+    const Bytes payload = as_dtype(random_values(random, numbers, random() % 2 == 0), DType::f32);
+    Bytes host = as_dtype(random_values(random, shape.count, false), DType::f32);
+    const Buffer in(*device, payload), out(*device, host);
+    const bool accumulate = random() % 2 == 0;
+    const Share share{payload, View(), 0}, device_share{in.span(), View(), 0};
+    CompressionStats stats;
+    coder->host().absorb(msg, {&share, 1}, View(host.data(), DType::f32, {shape.count}), accumulate, stats);
+    coder->queue_absorb(exec, msg, {&device_share, 1}, out.view(DType::f32), accumulate,
+                        reinterpret_cast<DeviceTally*>(tally.data()));
+    stream->synchronize();
+    ASSERT_EQ(difference(one_nan(host, DType::f32), one_nan(out.content(), DType::f32)), "")
+        << coder->host().name() << ", case " << i;
+  }
+}
+
+TEST(DeviceLowRank, RefusesPayloadsOfAnotherLength) {
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  const auto device = coded_device();
+  const auto stream = device->make_stream();
+  Exec exec = make_exec(coded_ops(), *device, *stream, 1);
+  const CodecSpec spec = codec_spec("low_rank");
+  const auto coder = DeviceCoder::make(make_codec(spec).codec, spec, {});
+  const MatrixShape matrix{0, 20, 30};
+  Msg msg;
+  msg.matrices = {&matrix, 1};
+  EXPECT_EQ(coder->wire_bytes(msg, 600, DType::bf16), 4u * 4u * (20u + 30u));
+  const Buffer out(*device, size_t{2400}), tally(*device, std::vector<std::byte>(sizeof(DeviceTally)));
+  for (const size_t bytes : {size_t{796}, size_t{804}}) {
+    const Buffer payload(*device, bytes);
+    const Share share{payload.span(), View(), 3};
+    try {
+      coder->queue_absorb(exec, msg, {&share, 1}, out.view(DType::f32), false,
+                          reinterpret_cast<DeviceTally*>(tally.data()));
+      ADD_FAILURE() << bytes << " bytes were taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kBadData);
+      EXPECT_NE(std::string(e.what()).find("rank 3"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(DeviceLowRank, SaysWhatItDoesNotCover) {
+  EXPECT_NE(make_device_codec(codec_spec("low_rank")), nullptr);
+  EXPECT_EQ(make_device_codec(codec_spec("low_rank", {{"sides", int64_t{1}}})), nullptr);
+  EXPECT_EQ(make_device_codec(codec_spec("low_rank", {{"rank", int64_t{5000}}})), nullptr);
+}
+
+}  // namespace
+}  // namespace thinwire::test::device_low_rank_test

@@ -17,10 +17,6 @@ import time
 import unittest
 from pathlib import Path
 
-# Scripts say `env python3`: they get the interpreter that runs this, not a shim in front of it.
-if os.path.realpath(shutil.which("python3") or "") != os.path.realpath(sys.executable):
-    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
-
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("THINWIRE_BUILD", ROOT / "build")).resolve()
 LAUNCH = shlex.split(os.environ.get("THINWIRE_LAUNCH") or "mpirun")  # the words before `-n RANKS`

@@ -138,8 +138,9 @@ TEST(AttentionPartsTest, LongSequencesMatchFloat64) {
 // Threads, windows, documents, dropout; queries that are a part, too.
 TEST(AttentionPartsTest, KeysAtOnceGiveTheBitsOfAsManyCalls) {
   std::mt19937 rng(24);
-  int cuts = 0;
-  for (AttentionCase c : random_attention_cases(rng, 24, 500, true)) {
+  size_t cuts = 0;
+  const std::vector<AttentionCase> cases = random_attention_cases(rng, 24, 500, true);
+  for (AttentionCase c : cases) {
     if (c.dropout > 0.0f) c.kv_len = c.q_len;
     AttentionTensors x(c, rng);
     CpuExec exec(1 + static_cast<int>(rng() % 4));
@@ -175,7 +176,7 @@ TEST(AttentionPartsTest, KeysAtOnceGiveTheBitsOfAsManyCalls) {
     EXPECT_TRUE(one.dq.same_bits(many.dq)) << c.name() << ", " << step << " at once";
     EXPECT_TRUE(one_tensor || (one.dk.same_bits(many.dk) && one.dv.same_bits(many.dv))) << c.name();
   }
-  EXPECT_GE(cuts, 12);
+  EXPECT_GE(2 * cuts, cases.size());
 }
 
 // A part that its queries do not see is not looked at: its keys may be anything, and nothing changes.

@@ -45,7 +45,7 @@ export OMP_WAIT_POLICY=passive
 if [ "$mode" = fast ]; then
   ctest --test-dir build -L core --output-on-failure -j 2 --no-tests=error
 else
-  ctest --test-dir build --output-on-failure -j 2 --no-tests=error
+  ctest --test-dir build --output-on-failure -j 3 --no-tests=error  # on two cores: many wait for clocks
 fi
 scripts/check_skips build
 

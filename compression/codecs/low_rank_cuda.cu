@@ -297,7 +297,7 @@ LowRankPlaces queue_places(CudaQueue& queue, std::span<const LowRankPlace> place
   return {to, count};
 }
 
-// Of all matrices of a message: what stands before one more of them, and what none goes beyond.
+// Of all matrices of a message: sums of their sizes, and the largest of each.
 struct Extents {
   LowRankPlace sums, most;
   int64_t most_raw = 0;

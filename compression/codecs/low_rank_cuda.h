@@ -24,7 +24,7 @@ struct LowRankPlaces {
   int count = 0;
 };
 
-// What orthonormalising works in, of all matrices of a message. tall: for what nobody expects.
+// Scratch of orthonormalising, of all matrices of a message. tall: for Householder reflections.
 struct OrthonormalSpace {
   double* squares = nullptr;      // [2 rank^2] each: Gram matrix, small factor
   double* vectors = nullptr;      // [2 rank] each
@@ -33,8 +33,8 @@ struct OrthonormalSpace {
   unsigned* states = nullptr;     // [1] each place
 };
 
-// In place: the p (is_p) or q of each matrix becomes what orthonormalize() makes of it, bit for bit; how often it has
-// to be gone through is decided where it is known. most: rows, cols and rank that no matrix goes beyond. passes:
+// In place: the p (is_p) or q of each matrix becomes what orthonormalize() makes of it, bit for bit. The device decides
+// how many passes a matrix needs. most: the largest rows, cols and rank of all matrices. passes:
 // kOrthonormalPasses; 0: Householder reflections at once.
 void queue_orthonormalize(CudaQueue& queue, const LowRankPlaces& places, bool is_p, float* data,
                           const OrthonormalSpace& space, const LowRankPlace& most, int passes);

@@ -1,14 +1,15 @@
-// The main of a program of several test files: names of files as arguments run the tests of those files, none runs all.
+// main() of a program made of several test files. Arguments name the files whose tests run; without any, all do.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const std::vector<std::string> files(argv + 1, argv + argc);
-  // A filter on the command line goes first; a death test's child has one, too.
+  // A filter wins over file names: a death test starts this program again with the same arguments and a filter.
   std::string& filter = testing::GTEST_FLAG(filter);
   if (files.empty() || filter != "*") return RUN_ALL_TESTS();
   filter.clear();
@@ -22,7 +23,7 @@ int main(int argc, char** argv) {
       filter += std::string(suite.name()) + "." + test.name() + ":";
     }
   }
-  if (!filter.empty()) return RUN_ALL_TESTS();
+  if (!filter.empty()) return RUN_ALL_TESTS();  // single files may be support files, without tests
   std::fprintf(stderr, "error: this program holds no test of %s\n", files[0].c_str());
   return 1;
 }

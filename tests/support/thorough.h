@@ -1,4 +1,4 @@
-// How many of their cases tests go through: all of them in `scripts/test.sh full`, a fixed part otherwise.
+// How many of its cases a test runs: all of them in `scripts/test.sh full`, a fixed part otherwise.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ inline bool thorough() {
   return std::getenv("THINWIRE_TEST_FULL") != nullptr;
 }
 
-// Of two lists that multiply: whether case `a` of the one is tried with case `b` of the other, which has `variants`
-// ones. Every `a` is tried with one of them, in turn; with all of them where THINWIRE_TEST_FULL is set.
+// Thins the product of two lists of cases: whether number `a` of one runs with number `b` of the other. One pair in
+// `variants` does, so that each case of either list still has its turn; all pairs where thorough().
 inline bool in_turn(uint64_t a, uint64_t b, uint64_t variants) {
   return thorough() || a % variants == b % variants;
 }

@@ -1,4 +1,4 @@
-// Who we are: version and git hash, fixed when the build is configured.
+// Which build this is: version and git hash, as they were when it was configured.
 #pragma once
 
 #include <string>

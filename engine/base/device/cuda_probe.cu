@@ -1,4 +1,4 @@
-// An empty kernel: whether the program holds code for the GPU at hand.
+// An empty kernel is launched to learn whether the program holds code for this GPU.
 #include <cuda_runtime.h>
 
 #include "engine/base/device/cuda_check.h"
@@ -19,7 +19,7 @@ std::string probe_kernels() {
   if (error == cudaSuccess) return {};
   const bool has_no_code = error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
                            error == cudaErrorInvalidPtx;
-  if (!has_no_code) TW_CUDA(error);  // of earlier work of this process, or of the machine
+  if (!has_no_code) TW_CUDA(error);  // throws: it comes from earlier work of this process, or from the machine
   return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
 }
 

@@ -1,12 +1,12 @@
-// Keys of other trainers: those accepted without effect, and those refused because we lack the feature, each with the
-// reason.
+// Keys of other trainers that have no effect here: accepted ones, and those refused because we lack the feature. Each has
+// its reason.
 #include "engine/base/core/text.h"
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
 namespace {
 
-// names: with white space between them.
+// Adds each of the white-space separated `names` to the topic; `neutral` as in KeySpec.
 void add_all(KeyTopic& topic, KeyStatus status, const std::string& reason, const std::string& names,
              const std::vector<std::string>& neutral = {}) {
   for (const std::string& name : split_words(names))

@@ -13,23 +13,23 @@
 namespace thinwire {
 
 struct ConfigOptions {
-  // Ranks that run, or that --ranks asks to price. 0: not known; then the batch keys say (all three given), or with
-  // dry_run global_num_gpus, or there is one data-parallel rank.
+  // Ranks that run, or that --ranks prices. 0: not known. Then, in this order: global_num_gpus (dry_run only), the
+  // ranks that the three batch keys imply, one data-parallel rank.
   int64_t ranks = 0;
-  // Consecutive ranks that each node was found to hold, for whatever looks at nodes while the key ranks_per_node leaves
-  // them as found. 0: not known, or not the same on all.
+  // Consecutive ranks on each node, as found at start; the key ranks_per_node overrides it. 0: not known, or nodes
+  // differ.
   int64_t found_ranks_per_node = 0;
-  int64_t machines = 0;  // that the ranks were found on; 0: not known
+  int64_t machines = 0;  // on which the ranks run, whatever ranks_per_node pretends; 0: not known
   bool dry_run = false;
   bool data_required = false;  // a configuration without data_path / train_data_paths is a violation
   bool allow_faults = false;   // otherwise the key `faults` is a violation
-  // Files with a command line of Megatron-LM each, read behind the configuration files; and such flags themselves, read
-  // behind the overrides. Where there is no configuration file, Megatron's defaults hold.
+  // Flags of Megatron-LM, for load_config: in files, each of which overrides the configuration files, and from the command
+  // line, which override all else. With flags and no configuration file, Megatron's defaults hold.
   std::vector<std::string> args_files;
   std::vector<std::string> megatron_words;
 };
 
-// One configuration text with the name that messages show.
+// A configuration text, and its name in messages.
 struct ConfigSource {
   std::string name;
   std::string text;
@@ -37,18 +37,18 @@ struct ConfigSource {
 
 struct ResolvedConfig {
   RunConfig run;
-  // Every used key with its final value (null: none), but for the rules of compression: they are in `run`.
+  // Every used key with its final value (null: none), except compression's rules, which are in `run`.
   std::map<std::string, nlohmann::json> values;
-  std::set<std::string> given;    // the keys among them that the user wrote
+  std::set<std::string> given;    // keys of `values` that the user wrote
   std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key
 };
 
-// One line per reason: "hostfile, num_gpus: ranks come from ...". In the order of the first key that has it.
+// The notes as lines, one per text with all its keys: "hostfile, num_gpus: ranks come from ...".
 std::vector<std::string> note_lines(const ResolvedConfig& config);
 
-// A file that is not here is the one that ships under this name (shipped.h), and a note says so; the same holds for
-// data. Later files win per key, then overrides (`key.sub=value`) in their order. Throws ConfigErrors (an Error with
-// kBadConfig) that lists all violations; a file that cannot be read is one of them. Touches no device and no data.
+// Later files win per key, then overrides (`key.sub=value`) in their order. For a path that does not exist, the file
+// shipped under that name is taken (shipped.h), and a note says so; the same holds for data. Throws ConfigErrors (an
+// Error with kBadConfig) that lists all violations; a file that cannot be read is one. Touches no device and no data.
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                            const ConfigOptions& options = {});
 

@@ -1,4 +1,4 @@
-# Hydra's mpirun, as far as the batch scripts use it: its options are checked, one process stands for the ranks.
+# Hydra's mpirun, as far as the batch scripts use it: options are checked as Hydra does, and one process stands for all ranks.
 import os
 import re
 
@@ -10,7 +10,7 @@ BIND = r"none|rr|user:[\d,+-]+|(hwthread|core|numa|socket|l[1-4]cache|l[1-4]ucac
 
 
 def mpirun(arguments):
-    words, count = list(arguments), None
+    words, counted = list(arguments), False
     while words and words[0].startswith("-"):
         word = words.pop(0)
         if word not in ("-n", "-np", "-f", "-launcher", "-rmk", "-bind-to", "-map-by", "-ppn", "-hosts"):
@@ -18,9 +18,9 @@ def mpirun(arguments):
         if not words:
             raise Refused(f"missing argument of {word}", 255)
         value = words.pop(0)
+        counted |= word in ("-n", "-np")
         if word in ("-n", "-np", "-ppn") and not whole(value):
             raise Refused(f"{word}: number of processes expected, not {value}", 255)
-        count = value if word in ("-n", "-np") else count
         if word == "-launcher" and value not in LAUNCHERS:
             raise Refused(f"unrecognized launcher {value}", 255)
         if word == "-rmk" and value not in MANAGERS:
@@ -29,7 +29,7 @@ def mpirun(arguments):
             raise Refused(f"unrecognized binding {value}", 255)
         if word == "-f" and not os.path.exists(value):
             raise Refused(f"unable to open host file: {value}", 255)
-    if count is None:
+    if not counted:
         raise Refused("a number of processes is wanted here", 255)
     if not words:
         raise Refused("no executable provided", 255)

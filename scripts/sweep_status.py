@@ -1,4 +1,4 @@
-# What a sweep looks like from outside: a line per run under way, a line per state, how long it will still take.
+# The table of `sweep status`: a line per run under way, a line per state, how long the sweep will still take.
 import os
 import shutil
 import statistics
@@ -9,8 +9,9 @@ import sweep_process
 import sweep_store
 from sweep_plan import BATCH_KINDS
 
-ORDER = ("running", "pending", "finished", "init", "preempted", "failed", "timeout", "oom", "refused")
-BAR = 20
+ORDER = ("running", "pending", "finished", "init", "preempted", "failed", "timeout", "oom", "refused")  # of the lines per state
+OPEN = ("init", "pending", "running", "preempted")  # states of points that still have steps to do
+BAR = 20  # characters
 
 
 def pretty_time(seconds):
@@ -23,25 +24,29 @@ def pretty_time(seconds):
 
 
 class View:
-    """Everything of one poll of the folder."""
+    """The folder as one poll finds it; the files of points are read once."""
 
     def __init__(self, sweep, only=None):
-        self.sweep, self.points = sweep, sweep.points(only)
+        self.sweep, self.points, self.holder = sweep, sweep.points(only), sweep.holder()
         self.status = {p.id: sweep.status(p.id) for p in self.points}
-        self.cancelled = {p.id for p in self.points if self.status[p.id]["state"] not in ("finished", "refused") and sweep.is_cancelled(p.id)}
-        self.steps = {p.id: sweep_store.recent_steps(sweep.run_dir(p.id)) for p in self.points if self.of(p) == "running"}
+        self.cancelled = {p.id for p in self.points if self.state(p) not in ("finished", "refused") and sweep.is_cancelled(p.id)}
+        self.steps = {p.id: sweep_store.recent_steps(sweep.run_dir(p.id)) for p in self.those("running")}
 
-    def of(self, point):
+    def state(self, point):
         return self.status[point.id]["state"]
 
     def those(self, state):
-        return [p for p in self.points if self.of(p) == state]
+        return [p for p in self.points if self.state(p) == state]
 
     def all_done(self):
-        return not any(self.of(p) in ("init", "pending", "running", "preempted") for p in self.points)
+        return not any(self.state(p) in OPEN for p in self.points)
+
+    def at_work(self):
+        """Whether anybody moves points on: a command that holds the lock, or the queue of a batch system."""
+        return bool(self.holder or self.sweep.kind in BATCH_KINDS and (self.those("pending") or self.those("running")))
 
     def progress(self, point):
-        """(steps done, steps in all, ms per step or None) of a run under way."""
+        """(steps done, steps in all or 0, ms per step or None) of a run under way."""
         recent = self.steps[point.id]
         times = [s["step_ms"] for s in recent if isinstance(s["step_ms"], (int, float))]
         done = recent[-1]["step"] if recent else self.status[point.id]["step"]
@@ -53,33 +58,35 @@ class View:
         return None if ms is None or not total else max(0, total - done) * ms / 1e3
 
     def eta(self):
-        """Seconds until all is done, as far as what has been seen says; None: nothing has been seen yet."""
+        """Seconds until all is done; None before any run has been timed. A run that is not timed yet counts as long as the median of those that are."""
         seen = [self.status[p.id]["seconds"] for p in self.those("finished") if self.status[p.id]["seconds"] > 0]
         under_way = {p.id: self.seconds_left(p) for p in self.those("running")}
         for point in self.those("running"):
-            done, total, ms = self.progress(point)
+            _, total, ms = self.progress(point)
             if ms is not None and total:
                 seen.append(total * ms / 1e3)
         if not seen:
             return None
         typical = statistics.median(seen)
         cores = len(sweep_process.usable_cores())
-        work = longest = 0.0
+        at_once = self.sweep.launcher.get("at_once", "auto")
+        least_share = 0.0 if at_once == "auto" else 1 / at_once
+        work = longest = 0.0  # work: of the whole machine, of which each run takes its share
         for point in self.points:
-            if self.of(point) not in ("init", "pending", "running", "preempted") or point.id in self.cancelled:
+            if self.state(point) not in OPEN or point.id in self.cancelled:
                 continue
             left = under_way.get(point.id)
             if left is None:
                 total = self.status[point.id]["total_steps"]
                 left = typical * (1 - min(1, self.status[point.id]["step"] / total) if total else 1)
             share = 1.0 if point.launcher["kind"] != "local" else min(1.0, point.cores() / cores)
-            at_once = self.sweep.launcher.get("at_once", "auto")
-            work += left * max(share, 0.0 if at_once == "auto" else 1 / at_once)
+            work += left * max(share, least_share)
             longest = max(longest, left)
         return max(work, longest)
 
 
 def shorten(words, width):
+    """As many words as fit into a line, one at least, and how many more there are."""
     line = ""
     for i, word in enumerate(words):
         more = f", and {len(words) - i} more"
@@ -90,7 +97,7 @@ def shorten(words, width):
 
 
 def reasons(view, width):
-    """A line per reason of points that did not come through, with the points that share it."""
+    """Lines: the points that failed by reason, then the reason, cut."""
     groups = {}
     for state in ("failed", "timeout", "oom", "refused"):
         for point in view.those(state):
@@ -104,15 +111,15 @@ def reasons(view, width):
 
 
 def render(sweep, only=None, width=100):
-    """(lines, whether all is done)."""
+    """(lines, whether they stay as they are: all is done, or nobody works on the rest)."""
     view = View(sweep, only)
-    holder = sweep.holder()
-    finished, eta = len(view.those("finished")), view.eta()
-    head = f"sweep {sweep.name}: {finished} of {len(view.points)} finished"
-    if not view.all_done():
-        at_work = holder or sweep.kind in BATCH_KINDS
-        head += f", about {pretty_time(eta)} left" if at_work and eta is not None else "" if at_work else ", nobody works on it (scripts/sweep run)"
-    lines = [head + (f"  [{sweep_store.describe(holder)}]" if holder else "")]
+    eta, at_work, all_done = view.eta(), view.at_work(), view.all_done()
+    head = f"sweep {sweep.name}: {len(view.those('finished'))} of {len(view.points)} finished"
+    if not all_done and not at_work:
+        head += ", nobody works on it (scripts/sweep run)"
+    elif not all_done and eta is not None:
+        head += f", about {pretty_time(eta)} left"
+    lines = [head + (f"  [{sweep_store.describe(view.holder)}]" if view.holder else "")]
     for point in view.those("running"):
         done, total, ms = view.progress(point)
         bar = "#" * (BAR * done // total if total else 0)
@@ -126,11 +133,11 @@ def render(sweep, only=None, width=100):
             cancelled = sum(i in view.cancelled for i in ids)
             lines.append(f"  {state:<10}{len(ids):>5}  " + (f"({cancelled} cancelled) " if cancelled else "") + shorten(ids, max(20, width - 20)))
     lines += reasons(view, width)
-    return lines, view.all_done()
+    return lines, all_done or not at_work
 
 
 class Screen:
-    """Draws lines over those drawn before; plain text passes above them."""
+    """Draws lines over those of the last drawing; what is said stays above them."""
 
     def __init__(self, out=sys.stdout):
         self.out, self.drawn, self.last = out, 0, 0.0
@@ -154,25 +161,25 @@ class Screen:
         self.drawn = len(lines)
 
 
-def under_way(sweep, only, screen, every=1.0):
-    """A tick for the runner: redraws once a second."""
+def under_way(sweep, only, screen):
+    """What the runner calls at every turn of its loop: redraws once a second."""
     def tick():
-        if time.monotonic() - screen.last >= every:
+        if time.monotonic() - screen.last >= 1.0:
             screen.last = time.monotonic()
             screen.draw(render(sweep, only, shutil.get_terminal_size().columns)[0])
     return tick
 
 
 def show(sweep, only, poll, live):
-    """The table, once or until all is done or the user has seen enough. poll: asks a batch system before each drawing. Returns all done."""
+    """The table: once, or live until nothing in it changes any more. poll() asks a batch system, before each drawing."""
     screen = Screen()
     while True:
         poll()
-        lines, done = render(sweep, only, shutil.get_terminal_size().columns if live else 10**6)
+        lines, final = render(sweep, only, shutil.get_terminal_size().columns if live else 10**6)
         if not live:
             print("\n".join(lines))
-            return done
+            return
         screen.draw(lines)
-        if done or not (sweep.holder() or sweep.kind in BATCH_KINDS):
-            return done
+        if final:
+            return
         time.sleep(1.0 if sweep.kind not in BATCH_KINDS else float(os.environ.get("THINWIRE_SWEEP_POLL", "10")))

@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from batch_queue import ALL, SCRIPTS, STAND_INS, Queue
 from batch_wrong_variants import WRONG, WRONG_JSRUN
-from sweep_support import FULL, ROOT, SweepCase, main
+from sweep_support import FULL, ROOT, SweepCase, environment, main
 
 TRAIN = STAND_INS / "train_stand_in"
 COMMANDS = {"lsf": ["bsub"], "pbs": ["qsub"], "flux": ["flux", "batch"]}
@@ -527,6 +528,10 @@ class Sweeps(StandInCase):
                 self.sweep_here("cancel", self.out, expect=0)
                 self.assertEqual([j["state"] for j in self.queue.jobs().values()], ["killed"] * 2)
                 self.assertEqual(self.states_of(), ["preempted"] * 2)
+                # A live table ends where no job is left that could change it.
+                live = "import sweep_status, sweep_store, sys; sweep_status.show(sweep_store.Sweep(sys.argv[1]), None, lambda: None, True)"
+                shown = subprocess.run([sys.executable, "-c", live, self.out], env=environment({"PYTHONPATH": str(ROOT / "scripts")}), capture_output=True, text=True, check=True, timeout=30)
+                self.assertIn("nobody works on it", shown.stdout)
                 self.sweep_here("run", self.out)
                 self.assertEqual(len(self.queue.jobs()), 2)  # cancelled stays cancelled
                 self.sweep_here("resume", self.out, expect=0)

@@ -1,4 +1,4 @@
-# One self-contained HTML page about a sweep: what ended how, loss against tokens and bytes, speed, Pareto fronts, waiting per site, every point in a table.
+# The page of a sweep (index.html): what ended how, loss against tokens and bytes, speed, Pareto fronts, exposed time per site, every point in a table.
 import collections
 import math
 import statistics
@@ -7,7 +7,11 @@ import sweep_svg as svg
 from sweep_svg import esc
 
 POINTS_OF_A_CURVE = 110
-MOST_PANELS = 6  # more sections than that are one
+MOST_PANELS = 6  # of more, all are put into one
+
+# A step on a loss curve. bytes: on the wire so far, of all ranks; low, high: of the loss over seeds.
+Mark = collections.namedtuple("Mark", "step tokens bytes loss low high")
+FRONTS = {"tokens_per_s": "pareto.tokens_per_s", "wire_bytes_total": "pareto.run_wire_bytes_total"}  # columns of the table: where "on the front" stands
 
 
 def short_key(key):
@@ -21,7 +25,7 @@ def shown(value):
 
 
 def label_of(values, axes):
-    """What a reader calls a point: the values on these axes; a preset, a rate and a named point without their key."""
+    """What a reader calls a point: its values on these axes, with their keys where a value does not speak for itself."""
     words = []
     for axis in axes:
         for key in axis:
@@ -32,13 +36,13 @@ def label_of(values, axes):
 
 
 def panel_name(pairs):
-    """What the points of a panel share. Where the machine is named, what was adapted to it need not be."""
+    """What the points of a panel share: of the launcher where it says something, since the rest was adapted to the machine."""
     launcher = [(k, v) for k, v in pairs if k.startswith("@")]
     return ", ".join(f"{shown(v)} {short_key(k)}" if k in ("@hosts", "@ranks", "@nodes", "@threads") else f"{short_key(k)} {shown(v)}" for k, v in launcher or pairs)
 
 
 class View:
-    """The points of a sweep as pages show them: groups (points that differ by the seed) with names, colours and shapes, gathered in panels."""
+    """The points of a sweep as pages show them: groups (points that differ by the seed alone) with names, colours and shapes, gathered in panels."""
 
     def __init__(self, sweep):
         self.sweep, self.loss = sweep, sweep.loss
@@ -51,7 +55,7 @@ class View:
             panels = {(): groups}
         self.panels = [(panel_name(key), members) for key, members in panels.items()]
         in_panel = {k for key in panels for k, _ in key}
-        # Axes that vary, and name the points of a panel.
+        # What names the points within a panel: axes that vary and are not in its title.
         varies = [a for a in axes if not set(a) <= in_panel and len({repr(sweep.axes.place(g["values"], a)) for g in groups}) > 1]
         compared = [a for a in varies if sweep.axes.compared(a)]
         kinds = {}
@@ -62,10 +66,11 @@ class View:
             g["base"] = is_base(g["rows"][0])
         by_kind = 1 < len(kinds) <= 8
         for panel in panels.values():
-            times = {}
+            uses = collections.Counter()
             for n, g in enumerate(panel):
                 color = kinds[g["kind"]] if by_kind else n
-                turn = times[color % 8] = times.get(color % 8, -1) + 1
+                turn = uses[color % 8]
+                uses[color % 8] += 1
                 g["color"], g["dash"], g["shape"] = color % 8, turn, (color + turn) % 5
                 g["gapped"] = any(other["base"] for other in panel)  # its losses are shown as distances from a baseline
         self.groups = groups
@@ -91,7 +96,7 @@ def hint(row, loss):
 
 
 def smoothed(values, parts=80):
-    """Mean over about a fortieth of the run (two of so many parts) around each value, less where it starts and ends (as in report.html)."""
+    """The mean of the values around each: one of `parts` to either side, fewer at the start and the end (as in report.html)."""
     sums = [0.0]
     for v in values:
         sums.append(sums[-1] + v)
@@ -103,32 +108,32 @@ def smoothed(values, parts=80):
 
 
 def curve(steps):
-    """[(step, tokens, bytes sent so far by all ranks, smoothed loss)] of the steps that have a finite loss."""
+    """A Mark with the smoothed loss for each step that has a finite one."""
     sent, kept = 0, []
     for step in steps:
         sites = step.get("comm") if isinstance(step.get("comm"), dict) else {}
         sent += sum(s["wire_bytes_total"] for s in sites.values() if isinstance(s, dict) and isinstance(s.get("wire_bytes_total"), (int, float)))
         if isinstance(step.get("loss"), (int, float)) and math.isfinite(step["loss"]) and isinstance(step.get("consumed_tokens"), (int, float)):
             kept.append((step["step"], step["consumed_tokens"], sent, step["loss"]))
-    return [(s, t, b, l) for (s, t, b, _), l in zip(kept, smoothed([k[3] for k in kept]))]
+    return [Mark(*mark, loss, loss, loss) for (*mark, _), loss in zip(kept, smoothed([k[3] for k in kept]))]
 
 
 def mean_curve(curves):
-    """Over seeds: mean, smallest and largest loss at the steps that all of them have; the seeds' mean of tokens and bytes."""
+    """The mean over seeds at the steps that all of them have, with the smallest and the largest loss."""
     curves = [c for c in curves if c]
     if len(curves) < 2:
-        return [(t, b, l, l, l, s) for s, t, b, l in (curves[0] if curves else [])]
-    by_step = [{p[0]: p for p in c} for c in curves]
+        return curves[0] if curves else []
+    by_step = [{m.step: m for m in c} for c in curves]
     out = []
-    for step in sorted(set.intersection(*(set(c) for c in by_step))):
+    for step in sorted(set.intersection(*map(set, by_step))):
         here = [c[step] for c in by_step]
-        losses = [p[3] for p in here]
-        out.append((sum(p[1] for p in here) / len(here), sum(p[2] for p in here) / len(here), sum(losses) / len(losses), min(losses), max(losses), step))
+        tokens, sent, loss = (sum(getattr(m, name) for m in here) / len(here) for name in ("tokens", "bytes", "loss"))
+        out.append(Mark(step, tokens, sent, loss, min(m.loss for m in here), max(m.loss for m in here)))
     return out
 
 
 def thin(points):
-    """At most so many; first and last stay."""
+    """At most POINTS_OF_A_CURVE of them, evenly; the first and the last stay."""
     if len(points) <= POINTS_OF_A_CURVE:
         return points
     last = len(points) - 1
@@ -143,21 +148,22 @@ def card(heading, note, chart):
 def loss_charts(view, members):
     """Loss against tokens, against bytes on the wire, and above the baseline's at equal tokens."""
     tokens, sent, above = [], [], []
-    means = {id(g): mean_curve([curve(view.sweep.curves[r["id"]][0]) for r in g["rows"]]) for g in members}
+    curves = {r["id"]: curve(view.sweep.curves[r["id"]][0]) for g in members for r in g["rows"]}
+    means = {id(g): mean_curve([curves[r["id"]] for r in g["rows"]]) for g in members}
     base_of = {r["id"]: means[id(g)] for g in members if g["base"] for r in g["rows"]}
     for g in members:
         mean = means[id(g)]
         if not mean:
             continue
-        style = {"name": g["name"], "color": g["color"], "dash": g["dash"], "shape": g["shape"]}
-        fine = thin(mean)
-        ends = [(c[-1], r["report"], hint(r, view.loss)) for r in g["rows"] if (c := curve(view.sweep.curves[r["id"]][0]))]
-        tokens.append({**style, "points": [(p[0], p[2]) for p in fine], "band": [(p[0], p[3], p[4]) for p in fine] if len(ends) > 1 else [],
-                       "ends": [(e[1], e[3], href, words) for e, href, words in ends]})
-        sent.append({**style, "points": [(p[1], p[2]) for p in fine if p[1] > 0], "ends": [(e[2], e[3], href, words) for e, href, words in ends if e[2] > 0]})
+        style = {key: g[key] for key in ("name", "color", "dash", "shape")}
+        drawn = thin(mean)
+        ends = [(curves[r["id"]][-1], r["report"], hint(r, view.loss)) for r in g["rows"] if curves[r["id"]]]
+        tokens.append({**style, "points": [(m.tokens, m.loss) for m in drawn], "band": [(m.tokens, m.low, m.high) for m in drawn] if len(ends) > 1 else [],
+                       "ends": [(m.tokens, m.loss, *link) for m, *link in ends]})
+        sent.append({**style, "points": [(m.bytes, m.loss) for m in drawn if m.bytes > 0], "ends": [(m.bytes, m.loss, *link) for m, *link in ends if m.bytes > 0]})
         base = base_of.get(g["rows"][0]["baseline"])
-        at = {p[5]: p[2] for p in base} if base and not g["base"] else {}
-        points = [(p[0], 100.0 * (p[2] / at[p[5]] - 1.0)) for p in mean if at.get(p[5])]
+        base_loss = {m.step: m.loss for m in base} if base and not g["base"] else {}
+        points = [(m.tokens, 100.0 * (m.loss / base_loss[m.step] - 1.0)) for m in mean if base_loss.get(m.step)]
         if points:
             points = thin(list(zip((p[0] for p in points), smoothed([p[1] for p in points], 16))))
             above.append({**style, "points": points,
@@ -184,7 +190,7 @@ def finished(group, *columns):
 
 
 def rows_of(panels, row):
-    """row(group) of all groups that have one; where there are several panels, the name of each stands above its first row."""
+    """What row(group) makes of each group, unless None; of several panels, each one's name stands above its first row."""
     out = []
     for title, members in panels:
         rows = [made for g in members if (made := row(g))]
@@ -213,7 +219,7 @@ def loss_dots(view, rows, gapped):
 
 
 def pareto(view, members, name, x_label, better, x_format="number"):
-    """Loss against another column, with the front of what no other point beats in both."""
+    """Loss against the column `name`, with the Pareto front; better: 1 where more of it is better, else -1."""
     loss = view.loss
     gapped = any(g["rows"][0].get("mean.gap." + loss) is not None for g in members)
     column = "gap." + loss if gapped else loss
@@ -251,7 +257,7 @@ def speed_note(row, group):
 
 
 def sites_of(view):
-    """Sites that compute waited for anywhere, the one waited for longest first."""
+    """Sites with exposed time in any run, the one with most first."""
     totals = collections.Counter()
     for r in view.sweep.rows:
         totals.update({k.removesuffix(".exposed_ms"): v for k, v in r.items()
@@ -259,10 +265,10 @@ def sites_of(view):
     return [site for site, ms in totals.most_common() if ms > 0]
 
 
-def exposed_rows(view, parts):
+def exposed_rows(view, sites):
     def row(g):
         done = finished(g, "step_ms")
-        values = [statistics.fmean(r.get(f"{s}.exposed_ms") or 0.0 for r in done) if done else 0.0 for s in parts]
+        values = [statistics.fmean(r.get(f"{s}.exposed_ms") or 0.0 for r in done) if done else 0.0 for s in sites]
         if not any(values):
             return None
         step = statistics.fmean(r["step_ms"] for r in done)
@@ -314,8 +320,7 @@ def table(view):
         else:
             for column, _, say in columns:
                 v = row.get(column)
-                best = (column in ("tokens_per_s", "wire_bytes_total")
-                        and row.get("pareto." + {"tokens_per_s": "tokens_per_s", "wire_bytes_total": "run_wire_bytes_total"}[column]) == 1)
+                best = row.get(FRONTS.get(column)) == 1
                 cells += f'<td{" class=best" if best else ""}>{esc(say(v)) if isinstance(v, (int, float)) and math.isfinite(v) else "–"}</td>'
         body += f'<tr{" class=base" if base else ""}>{cells}</tr>'
     return f'<div class="scroll wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -326,8 +331,8 @@ def speed_bars(view):
 
 
 def waiting(view):
-    parts = sites_of(view)
-    return svg.rows("exposed time", "ms per step", exposed_rows(view, parts), parts=parts, format="time")
+    sites = sites_of(view)
+    return svg.rows("exposed time", "ms per step", exposed_rows(view, sites), parts=sites, format="time")
 
 
 def page(sweep):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""PyTorch's training step of the shapes of `bench step`, for the table beside ours: torch.compile (default mode, then max-autotune), bf16 by
-autocast over fp32 master weights, fused AdamW, clipping, the same recomputation as ours is told, scaled_dot_product_attention by
-cuDNN and by flash attention. Prints one JSON line with its settings as each kind of attention ends.
+"""PyTorch's training step at the shapes of `bench step`, to be compared with ours: torch.compile, bf16 by autocast over fp32 master weights,
+fused AdamW, clipping, recomputation as asked. Every mode of torch.compile is timed with scaled_dot_product_attention by cuDNN and by flash
+attention; each pair prints one JSON line when it is done, or why it failed.
 usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--modes M,M]"""
 import argparse
 import functools
@@ -17,10 +17,11 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 #        layers, heads, kv heads, hidden, feed-forward, vocabulary, length, tied, llama
 SHAPES = {"124m": (12, 12, 12, 768, 3072, 50304, 1024, True, False), "llama3_1b": (16, 32, 8, 2048, 8192, 128256, 2048, True, True),
           "llama3_3b": (28, 24, 8, 3072, 8192, 128256, 2048, True, True), "llama2_7b": (32, 32, 32, 4096, 11008, 32000, 2048, False, True)}
+WARM_UP = 4  # steps; the first compiles
 
 
-def keep_products(_, op, *arguments, **keys):
-    """Selective recomputation, as ours: results of products and attention stay, the cheap things between are made again."""
+def keep_products(_, op, *_arguments, **_keywords):
+    """Selective recomputation, as ours: results of matrix products and attention are kept, the cheap ops between them are recomputed."""
     name = str(op)
     kept = any(word in name for word in ("aten.mm", "aten.addmm", "aten.bmm", "attention"))
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
@@ -101,10 +102,10 @@ def measure(shape, batch, length, steps, recompute, mode, backend):
         model = Model(layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     compiled = torch.compile(model, mode=mode)
-    data = torch.randint(0, vocab, (steps + 4, batch, length + 1), device="cuda")
+    data = torch.randint(0, vocab, (WARM_UP + steps, batch, length + 1), device="cuda")
     times = []
     with sdpa_kernel(backend):
-        for i in range(steps + 4):
+        for i in range(WARM_UP + steps):
             torch.cuda.synchronize()
             start = time.perf_counter()
             with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -116,7 +117,7 @@ def measure(shape, batch, length, steps, recompute, mode, backend):
             loss.item()
             torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
-    times = sorted(times[4:])
+    times = sorted(times[WARM_UP:])
     median = times[len(times) // 2]
     return {"peer": "pytorch", "version": torch.__version__, "shape": shape, "attention": backend.name, "batch": batch, "length": length,
             "tokens_per_s": batch * length / median, "step_ms": median * 1e3, "memory_peak_bytes": torch.cuda.max_memory_allocated(), "loss": loss.item(),
@@ -130,7 +131,7 @@ def main():
     parser.add_argument("--length", type=int, default=0)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
-    parser.add_argument("--modes", default="default,max-autotune", help="of torch.compile, in this order: tuning may take minutes")
+    parser.add_argument("--modes", default="default,max-autotune", help="of torch.compile, in this order; max-autotune may take minutes")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     batch = options.batch or {"124m": 32, "llama3_1b": 8}.get(options.shape, 4)

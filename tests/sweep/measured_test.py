@@ -172,6 +172,10 @@ class Help(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(name, done.stdout)
 
+    def test_calibrate_says_first_that_it_cannot_write(self):
+        done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "calibrate"), "--output", "/nowhere/machine.json"], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (1, "error: calibrate: /nowhere: no such folder\n"))
+
     def test_a_page_needs_cells(self):
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "check_long_memory"), "--page", "nowhere.md"], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (2, "check_long_memory: error: --page needs --cells"))

@@ -1,4 +1,4 @@
-# Pages for people: links lead somewhere, commands work, no page grows without end, and what repeats a list of the code is that list.
+# The documentation: links lead somewhere, commands work, pages stay short, and a list that repeats one of the code equals it.
 import json
 import os
 import re
@@ -16,23 +16,28 @@ import compression_page
 
 BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 
-# Written by programs, as is what stands between <!-- x --> and <!-- end of x -->, or <!-- table x --> and <!-- end --> (config_docs, scripts/bench_tables.py, scripts/compression_tables.py, scripts/sweep page, scripts/published_claims, tests/train/fault_matrix.py page, tests/lab/soak.py page): their length is that of what they list.
+# Pages that programs write, which are as long as what they list: config_docs, scripts/bench_tables.py, scripts/compression_tables.py, scripts/sweep page,
+# scripts/published_claims, tests/train/fault_matrix.py page, tests/lab/soak.py page. So are parts of other pages (WRITTEN_PART).
 GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "gpu", "rates", "faults", "soak", "planner", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
-# References may be longer than what one reads from start to end.
-LONGER = {"docs/wire_formats.md": 6500, "docs/presets.md": 3400, "docs/running.md": 2500}
+WRITTEN_PART = r"<!-- (\w+) -->.*?<!-- end of \1 -->|<!-- table \w+ -->.*?<!-- end -->"
+# Limits in words: of a page, of all of them, and of references, which nobody reads from start to end.
 PAGE, ALL = 1500, 35000
+LONGER = {"docs/wire_formats.md": 6500, "docs/presets.md": 3400, "docs/running.md": 2500}
+NUMBER = r"(?<![\d.])\d+\.\d+(?!\.?\d)"  # no part of a version
 WITH_COMMANDS = ("README.md", "docs/running.md", "docs/clusters.md", "docs/long_context.md", "docs/schedules.md")
 
 
-def pages():
-    out = []
+def files_of_ours():
+    """Paths under ROOT, without hidden folders, build trees (whatever they are called) and what runs leave behind."""
     for folder, folders, files in os.walk(ROOT):
-        # Build trees, whatever they are called, and downloads are not ours.
         folders[:] = [f for f in folders if (not f.startswith(".") or f == ".github") and not os.path.exists(os.path.join(folder, f, "CMakeCache.txt"))]
         if folder == ROOT:
             folders[:] = [f for f in folders if f not in ("runs", "sweeps", "shared")]
-        out += [os.path.relpath(os.path.join(folder, f), ROOT) for f in files if f.endswith(".md")]
-    return sorted(out)
+        yield from (os.path.relpath(os.path.join(folder, f), ROOT) for f in files)
+
+
+def pages():
+    return sorted(f for f in files_of_ours() if f.endswith(".md"))
 
 
 def read(path):
@@ -41,7 +46,7 @@ def read(path):
 
 
 def prose(text):
-    """Without code, where brackets are no links."""
+    """The text without code, in which brackets are no links."""
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
@@ -51,13 +56,13 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in heads}
 
 
-def words(text):
-    """Bars and rules of tables are none."""
+def count_words(text):
+    """Bars and rules of tables do not count."""
     return sum(1 for w in text.split() if re.search(r"\w", w))
 
 
 def commands(text):
-    """Lines of blocks of shell, and of indented blocks; comments behind them are cut off."""
+    """The lines of shell blocks and of indented blocks, without comments."""
     blocks = re.findall(r"^```(?:sh|bash)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     lines = [line for b in blocks for line in b.splitlines()]
     lines += [line[4:] for line in text.splitlines() if re.match(r"    (\./|build/|scripts/|mpirun |train )", line)]
@@ -83,18 +88,12 @@ class Links(unittest.TestCase):
         """Also in sources: an error message that sends people to a page that is gone is a dead end."""
         named = re.compile(r"\b((?:docs|tests|scripts|configs|compression|engine|parallel|model|optim|data)/(?:[\w.-]+/)*[\w-]+\.md)\b")
         bad = set()
-        for folder, folders, files in os.walk(ROOT):
-            folders[:] = [f for f in folders if not f.startswith(".") and not os.path.exists(os.path.join(folder, f, "CMakeCache.txt"))]
-            if folder == ROOT:
-                folders[:] = [f for f in folders if f not in ("runs", "sweeps", "shared")]
-            for name in files:
-                if name.endswith((".md", ".cpp", ".h", ".cu", ".py", ".sh", ".json", ".cmake", ".txt")) or "." not in name:
-                    path = os.path.join(folder, name)
-                    with open(path, encoding="utf-8", errors="replace") as f:
-                        text = f.read(1 << 21)
-                    text = re.sub(r"`git show [^`]*`", "", text)
-                    # results/NAME.md is what `sweep page` writes, some/page.md an example of a test.
-                    bad |= {f"{os.path.relpath(path, ROOT)}: {n}" for n in named.findall(text) if "NAME" not in n and not os.path.exists(os.path.join(ROOT, n))}
+        for path in files_of_ours():
+            if path.endswith((".md", ".cpp", ".h", ".cu", ".py", ".sh", ".json", ".cmake", ".txt")) or "." not in os.path.basename(path):
+                with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as f:
+                    text = re.sub(r"`git show [^`]*`", "", f.read(1 << 21))  # pages of the past
+                # docs/results/NAME.md stands for any page that `sweep page` writes.
+                bad |= {f"{path}: {n}" for n in named.findall(text) if "NAME" not in n and not os.path.exists(os.path.join(ROOT, n))}
         self.assertEqual(sorted(bad), [])
 
     def test_every_page_of_docs_is_on_the_map(self):
@@ -104,8 +103,7 @@ class Links(unittest.TestCase):
 
 class Lengths(unittest.TestCase):
     def test_pages_are_short(self):
-        by_hand = {p: re.sub(r"<!-- (\w+) -->.*?<!-- end of \1 -->|<!-- table \w+ -->.*?<!-- end -->", "", read(p), flags=re.DOTALL) for p in pages() if p not in GENERATED}
-        counts = {p: words(text) for p, text in by_hand.items()}
+        counts = {p: count_words(re.sub(WRITTEN_PART, "", read(p), flags=re.DOTALL)) for p in pages() if p not in GENERATED}
         self.assertEqual({p: n for p, n in counts.items() if n > LONGER.get(p, PAGE)}, {})
         self.assertLessEqual(sum(counts.values()), ALL)
         self.assertLessEqual(len(read("docs/results/compression.md").split()), PAGE)
@@ -155,11 +153,9 @@ class Lists(unittest.TestCase):
     def test_numbers_of_the_readme_stand_on_the_pages_that_it_names(self):
         for line in read("README.md").splitlines():
             linked = re.findall(r"\]\((docs/results/[\w]+\.md)\)", line)
-            if not linked:
-                continue
-            there = " ".join(read(p) for p in linked)
-            for number in re.findall(r"\d+\.\d+", re.sub(r"\]\([^)]*\)", "]", line)):
-                self.assertIn(number, there, line)
+            if linked:
+                there = re.findall(NUMBER, " ".join(read(p) for p in linked))
+                self.assertEqual(set(re.findall(NUMBER, re.sub(r"\]\([^)]*\)", "]", line))) - set(there), set(), line)
 
 
 class Generated(unittest.TestCase):
@@ -172,7 +168,6 @@ class Generated(unittest.TestCase):
                 with open(os.path.join(folder, name), encoding="utf-8") as f:
                     self.assertTrue(f.read() == read("docs/results/" + name), f"docs/results/{name}: run scripts/compression_tables.py page")
 
-
     def test_the_planner_says_the_loss_that_was_measured(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "table.inc")
@@ -182,7 +177,7 @@ class Generated(unittest.TestCase):
 
 
 class Commands(unittest.TestCase):
-    """Each command of a page as it stands there, in an empty folder that has the repository's files; training is cut to two steps."""
+    """Each command of a page as it stands there, in a folder of its own with links to the repository's; training is cut to two steps."""
 
     @classmethod
     def setUpClass(cls):
@@ -200,43 +195,42 @@ class Commands(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
 
-    def run_in(self, words_, page):
-        done = subprocess.run(words_, cwd=self.folder, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, stdin=subprocess.DEVNULL)
-        self.assertEqual(done.returncode, 0, f"{page}: {shlex.join(words_)}\n{done.stdout[-500:]}{done.stderr[-1500:]}")
+    def run_in(self, words, page):
+        done = subprocess.run(words, cwd=self.folder, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, f"{page}: {shlex.join(words)}\n{done.stdout[-500:]}{done.stderr[-1500:]}")
         return done.stdout
 
     def check(self, command, page):
-        words_ = shlex.split(command)
-        front = []
-        if words_[0] == "mpirun":
-            front, words_ = words_[:3], words_[3:]
+        """Runs what can be run here of a command; whether anything was checked."""
+        words, front = shlex.split(command), []
+        if words[0] == "mpirun":
+            front, words = words[:3], words[3:]
             self.assertEqual(front[1], "-n", command)
-        program = words_[0]
+        program, arguments = words[0], words[1:]
         if program in ("train", "./train", "build/train"):
-            named = [w for w in words_ if w.endswith((".json", ".yml", ".args")) and "=" not in w]
-            if any(re.match(r"[A-Z0-9]", n) for n in named):
-                return False  # a name that stands for the reader's own file
-            if any(w.startswith("--dry-run") or w.startswith("--print") for w in words_) or "device=cuda" in words_:
-                dry = [] if any(w.startswith("--print") or w == "--dry-run" for w in words_) else ["--dry-run"]
-                if "device=cuda" not in words_:
-                    self.assertTrue(self.run_in(["build/train", *words_[1:], *dry], page), command)
-                return True
-            if int(front[2] if front else 1) > 2:  # more than there are cores here: the layout is checked and priced
-                self.run_in(["build/train", *words_[1:], "--dry-run", "--ranks", front[2]], page)
-            else:
-                self.run_in([*front, "build/train", *words_[1:], "train_iters=2", "eval_iters=1", "log_interval=1", "threads_per_rank=1"], page)
-            return True
+            return self.check_train(front, arguments, command, page)
         if program.startswith("build/"):
-            self.run_in([*front, *words_], page)
-            return True
-        if program.startswith("scripts/"):
+            self.run_in([*front, *words], page)
+        elif program.startswith("scripts/"):
             self.assertTrue(os.access(os.path.join(ROOT, program), os.X_OK), command)
-            text = read(program)
-            for option in (w.partition("=")[0] for w in words_[1:] if w.startswith("--")):
-                if program.rsplit("/", 1)[-1] in ("sweep", "lab", "install_deps.sh", "quickstart.sh", "gpu_check.sh", "bench_tables.py"):
-                    self.assertTrue(option == "--" or option in text, f"{page}: {command}: {option}")
-            return True
-        return False
+            if os.path.basename(program) in ("sweep", "lab", "install_deps.sh", "quickstart.sh", "gpu_check.sh", "bench_tables.py"):  # they read their own options
+                for option in (w.partition("=")[0] for w in arguments if w.startswith("--") and w != "--"):
+                    self.assertIn(option, read(program), f"{page}: {command}")
+        else:
+            return False
+        return True
+
+    def check_train(self, front, arguments, command, page):
+        files = [w for w in arguments if w.endswith((".json", ".yml", ".args")) and "=" not in w]
+        if "device=cuda" in arguments or any(re.match(r"[A-Z0-9]", f) for f in files):
+            return False  # MY.json stands for the reader's own file
+        if any(w == "--dry-run" or w.startswith("--print") for w in arguments):
+            self.assertTrue(self.run_in(["build/train", *arguments], page), command)
+        elif front and int(front[2]) > 2:  # more than there are cores here: the layout is checked and priced
+            self.run_in(["build/train", *arguments, "--dry-run", "--ranks", front[2]], page)
+        else:
+            self.run_in([*front, "build/train", *arguments, "train_iters=2", "eval_iters=1", "log_interval=1", "threads_per_rank=1"], page)
+        return True
 
     def test_commands_of_pages_work(self):
         tried = 0

@@ -1,6 +1,4 @@
 // Products by cuBLASLt: what is fused, what is rounded to fp8, and what falls back to our own kernel.
-#include <utility>
-
 #include "engine/base/ops/cuda_state.h"
 #include "engine/base/ops/matmul_plans_cuda.h"
 #include "engine/base/ops/op_list.h"
@@ -13,15 +11,16 @@ bool queue_product(Exec& exec, const MatmulKey& key, const MatmulPointers& at) {
   return state.matmul_plans().run(key, at, state.product_place(stream_of(exec)), exec.deterministic);
 }
 
-// What cuBLASLt is asked for; false, with nothing queued, where it has no kernel.
+// Queues the op in its own types; false, with nothing queued, where cuBLASLt has no kernel. vector, aux: nullptr where
+// the epilogue has none.
 bool library_product(Exec& exec, const Matmul& op, MatmulEpilogue epilogue, void* vector, void* aux) {
   const MatmulKey key = product_key(op, epilogue, vector != nullptr ? alignment_of(vector) : uint16_t{0},
                                     aux != nullptr ? alignment_of(aux) : uint16_t{0});
   return queue_product(exec, key, {op.b.data, op.a.data, op.c.data, vector, aux});
 }
 
-// An operand that does not lie as fp8_key() says is turned while it is rounded. False where a size or an alignment
-// forbids it, or the library has no kernel.
+// Operands are rounded to fp8, and transposed on the way where they do not lie as fp8_key() says; the library's operand
+// a is our b. False where fits_fp8() forbids it, or the library has no kernel.
 bool fp8_product(Exec& exec, const Matmul& op) {
   CudaState& state = state_of(exec);
   if (!fits_fp8(op, state.product_rules())) return false;
@@ -29,18 +28,20 @@ bool fp8_product(Exec& exec, const Matmul& op) {
   const int64_t m = key.cols, n = key.rows, k = key.depth;
   const cudaStream_t stream = stream_of(exec);
   const auto padded = [](int64_t bytes) { return static_cast<size_t>((bytes + 511) / 512 * 512); };
-  const bool keeps = op.b_version >= 0;  // else b is rounded for this product alone
-  std::byte* next = state.product_scratch().take(padded(m * k) + (keeps ? 0 : padded(n * k)) + 512, stream);
-  auto* words = reinterpret_cast<uint32_t*>(std::exchange(next, next + 512));
-  const auto rounded = [&](const View& x, bool turn, Fp8Kind kind, std::byte* to, uint32_t* own_words) {
-    const Fp8Copy copy{turn ? nullptr : to, turn ? to : nullptr, own_words};
+  const bool keeps = op.b_version >= 0;  // b is a weight: one copy per version, made both ways round
+  // Scratch: the words of both scales, a, and b where its copy is for this product alone.
+  std::byte* scratch = state.product_scratch().take(512 + padded(m * k) + (keeps ? 0 : padded(n * k)), stream);
+  auto* words = reinterpret_cast<uint32_t*>(scratch);
+  std::byte *const rounded_a = scratch + 512, *const rounded_b = rounded_a + padded(m * k);
+  const auto rounded = [&](const View& x, bool turn, Fp8Kind kind, std::byte* to, uint32_t* scale) {
+    const Fp8Copy copy{turn ? nullptr : to, turn ? to : nullptr, scale};
     queue_fp8(x, kind, copy, stream);
     return copy;
   };
-  const Fp8Copy a = rounded(op.a, op.trans_a, key.fp8_b, std::exchange(next, next + padded(m * k)), words);
+  const Fp8Copy a = rounded(op.a, op.trans_a, key.fp8_b, rounded_a, words);
   const Fp8Copy b = keeps ? state.fp8_weights().of(op.b, op.b_version,
                                                    [&](const Fp8Copy& to) { queue_fp8(op.b, key.fp8_a, to, stream); })
-                          : rounded(op.b, !op.trans_b, key.fp8_a, next, words + kFp8Words);
+                          : rounded(op.b, !op.trans_b, key.fp8_a, rounded_b, words + kFp8Words);
   return queue_product(exec, key,
                        {op.trans_b ? b.lying : b.turned, op.trans_a ? a.turned : a.lying, op.c.data, op.bias.data,
                         nullptr, b.words + kFp8Factor, a.words + kFp8Factor});
@@ -54,9 +55,9 @@ void plain_product(Exec& exec, const Matmul& op) {
   if (k == 0 || mixed_bias || !library_product(exec, op, epilogue, op.bias.data, nullptr)) matmul_simple_cuda(exec, op);
 }
 
-// (The library could sum the result's columns as well, the bias gradient of the layer before, but as numbers of the
-// result's 16 bits: ours are fp32. They come with that layer's weight gradient, without a pass of their own.) The
-// library writes its sums; ours are added to what is there.
+// The op with GELU, its gradient or the row sums of a in the library's epilogue; false where none of it can be fused.
+// Row sums are the bias gradient beside a weight gradient: the library writes them, ours add up. (It could also make
+// the bias gradient of the layer before, from the result's columns, but in 16 bits; ours is fp32.)
 bool fused_product(Exec& exec, const Matmul& op) {
   const MatmulEpilogue fused = fused_epilogue(op, state_of(exec).product_rules());
   if (fused == MatmulEpilogue::kNone) return false;
@@ -72,13 +73,14 @@ bool fused_product(Exec& exec, const Matmul& op) {
 
 }  // namespace
 
-// cuBLASLt with fp32 accumulation (fp32 inputs multiply as fp32: TF32 is never asked for), the bias in its epilogue.
-// What the library has no kernel for (K = 0, odd alignments, a 16-bit bias over an fp32 result) goes through
-// matmul_simple_cuda. c aliases nothing. The same call gives the same bits (unless Exec::deterministic is false): the
-// algorithm is fixed per shape (matmul_plans_cuda.h), and sums that it splits are put together in a fixed order.
+// cuBLASLt accumulates in fp32 (fp32 inputs are never multiplied as TF32) and adds the bias in its epilogue. What it
+// has no kernel for (K = 0, odd alignments, a 16-bit bias over an fp32 result) goes to matmul_simple_cuda. c aliases
+// nothing. The same call gives the same bits unless Exec::deterministic is false: the algorithm is fixed per shape
+// (matmul_plans_cuda.h), and partial sums are put together in a fixed order.
 void matmul_cuda(Exec& exec, const Matmul& op) {
   if (op.c.count() == 0) return;  // the library refuses what has no rows or columns
   if (fused_product(exec, op)) return;
+  // Otherwise the product first, and each of the rest in a pass of its own.
   Matmul plain = op;
   plain.gelu_input = plain.dgelu_input = plain.a_sums = View{};
   if (op.gelu_input) plain.c = op.gelu_input;
@@ -86,7 +88,7 @@ void matmul_cuda(Exec& exec, const Matmul& op) {
   plain_product(exec, plain);
   if (op.gelu_input) gelu_forward_cuda(exec, {GeluKind::kTanh, op.gelu_input, op.c});
   if (op.dgelu_input) gelu_backward_cuda(exec, {GeluKind::kTanh, op.dgelu_input, op.c, op.c});
-  if (op.a_sums) checked<bias_gradient_cuda>(exec, BiasGradient{op.a, op.a_sums});  // nothing to do where k is 0
+  if (op.a_sums) checked<bias_gradient_cuda>(exec, BiasGradient{op.a, op.a_sums});  // checked: none where k is 0
 }
 
 }  // namespace thinwire

@@ -1,5 +1,5 @@
-// Keys of other trainers that have no effect here: accepted ones, and those refused because we lack the feature. Each has
-// its reason.
+// Keys of other trainers that have no effect here: accepted ones, and those refused because we lack the feature. Each
+// has its reason.
 #include "engine/base/core/text.h"
 #include "engine/run/config/key_table.h"
 

@@ -23,8 +23,8 @@ struct ConfigOptions {
   bool dry_run = false;
   bool data_required = false;  // a configuration without data_path / train_data_paths is a violation
   bool allow_faults = false;   // otherwise the key `faults` is a violation
-  // Flags of Megatron-LM, for load_config: in files, each of which overrides the configuration files, and from the command
-  // line, which override all else. With flags and no configuration file, Megatron's defaults hold.
+  // Flags of Megatron-LM, for load_config: in files, each of which overrides the configuration files, and from the
+  // command line, which override all else. With flags and no configuration file, Megatron's defaults hold.
   std::vector<std::string> args_files;
   std::vector<std::string> megatron_words;
 };

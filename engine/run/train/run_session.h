@@ -25,11 +25,11 @@ namespace thinwire {
 // Refuses (78) a checkpoint that was written before Adam's moments said how many steps they have seen.
 void refuse_uncounted_moments(const LoadReport& found);
 
-// Older checkpoints do not say how many samples their skipped steps took. Their schedule stood behind those of the
-// first `updates` steps, and goes on from there: all other samples are taken for skipped ones.
+// Fills in skipped_samples for older checkpoints, which lack it: the consumed samples beyond those of the first
+// `updates` steps, so that the schedule goes on from where it stood.
 void complete_progress(const Manifest& manifest, const DataConfig& data, TrainProgress& progress);
 
-// What a checkpoint holds of a run.
+// The parts of a run that checkpoints hold; they outlive what visit() returns.
 struct RunState {
   Replica& replica;
   TrainProgress& progress;
@@ -38,15 +38,15 @@ struct RunState {
   PlanRevisions& revisions;
   SpikeGuard& spikes;
 
-  // writer_only: what this rank has to save; otherwise all it holds.
+  // writer_only: the slices that this rank saves; otherwise all that it holds.
   VisitState visit(bool writer_only) const;
 };
 
 class RunSession {
  public:
-  // Makes and locks the run directory and that of checkpoints (73 naming the holder); from then on status.json says how
-  // the run goes. Rank 0 writes everything but the other ranks' parts of checkpoints; all ranks call the same functions
-  // in the same order.
+  // Makes and locks the run directory and save_dir (73, naming the holder, where another run has one of them); from
+  // then on status.json says how the run goes. All ranks call the same functions in the same order; rank 0 writes
+  // everything but the other ranks' parts of checkpoints.
   RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job);
 
   // Fills the state from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
@@ -55,29 +55,31 @@ class RunSession {
   // that was found.
   void start(const RunState& state, const SampleStream& stream);
 
-  // stragglers: of a step in which ranks were compared, else nullptr.
+  // samples: of this step, from all ranks. stragglers: nullptr where ranks were not compared in this step.
   void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
                    int64_t samples, const StragglerWatch::Report* stragglers = nullptr);
-  // Writes revisions.jsonl, where timing decides something. Before the step's record they are told with it.
+  // Writes revisions.jsonl, unless timing decides nothing in this run. Revisions that begin with the next update are
+  // part of that step's record.
   void record_revisions(const PlanRevisions& revisions, int64_t updates);
   void record_evaluation(const Evaluation& evaluation, int64_t step, Split split);
 
-  // True if metrics.jsonl holds the evaluation of this split after this step, from this life or one before.
+  // Whether metrics.jsonl holds the evaluation of this split after this step, by this process or an earlier one.
   bool has_evaluation(int64_t step, Split split) const;
 
-  // Commits a checkpoint (behind the steps unless `wait`).
+  // Saves this step's checkpoint if there is none yet. wait: returns when it is committed, and throws Error(kIo) if it
+  // could not be written; otherwise it is written in the background.
   void save(const RunState& state, bool wait);
 
-  // Of refuse_what_does_not_fit, for status.json.
+  // Writes the memory plan (refuse_what_does_not_fit) into status.json.
   void plans_memory(const std::string& planned);
   // Writes the report and the final status.
   void finish(ExitCode code, const std::string& message);
 
   double minutes() const;
-  // Milliseconds that the newest checkpoint's run has cut its stages by, if it measured them with these ranks and hosts
-  // (`origin`). Before start().
+  // The layer, embedding and head milliseconds by which the newest checkpoint's run cut its stages, if it measured them
+  // with the same layout, rules and hosts (`origin`). Before start().
   std::optional<std::array<double, 3>> measured_costs(const std::string& origin) const;
-  // From now on part of checkpoints.
+  // Makes these milliseconds part of the checkpoints from here on.
   void keep_costs(const std::string& origin, const std::array<double, 3>& costs);
 
  private:
@@ -95,7 +97,7 @@ class RunSession {
   void load_state(const LoadReport& found, const RunState& state, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
-  // Behind the load that take_compression_state has prepared, where the number of data ranks alone is another one.
+  // After the load that take_compression_state has prepared, where only the number of data ranks has changed.
   void adopt_residuals(const LoadReport& found, Replica& replica);
   // Returns what take_compression_state does.
   bool load_from(const std::string& path, const RunState& state);
@@ -114,11 +116,11 @@ class RunSession {
   std::unique_ptr<ConsoleProgress> console_;
   std::string fingerprint_;
   nlohmann::json order_;  // SampleStream::order by split
-  // Layers of every chunk by stage, the placement, and in how many parts stages send: compression state is loaded only
-  // where all of it is as in the checkpoint.
+  // Layers of each stage's chunks, the placement, and the parts in which stages send. Compression state is loaded only
+  // from a checkpoint with the same.
   nlohmann::json cut_;
   nlohmann::json costs_;           // what measured_costs() will find; null: nothing was measured
-  std::string revisions_, begun_;  // revisions as written last; those that this step is the first one under
+  std::string revisions_, begun_;  // the text of revisions.jsonl; revisions that begin with the next update
   Device* device_ = nullptr;       // the replica's, from start() on
   int64_t step_ = 0;
   int64_t last_saved_step_ = -1;

@@ -1,4 +1,5 @@
-// Prices a configuration with rehearsals, plans, and the published formulas.
+// Prices a configuration: rehearsed steps for memory and bytes, pipeline plans for the bubble, published formulas for
+// FLOPs.
 #include "engine/run/train/dry_run.h"
 
 #include <algorithm>
@@ -28,13 +29,14 @@ long long ll(int64_t n) {
   return static_cast<long long>(n);
 }
 
-// One rank of a stage.
+// A stage's first rank.
 struct StagePrice {
   MemoryPlan memory;
   SitePrices sites;
-  std::vector<GradientBits> gradients;              // where rules are for critical ones alone
-  int64_t layers = 0, owned = 0;                    // owned: parameters whose optimizer state is here
-  int64_t spilled = 0, written = 0, read_back = 0;  // activation_offload: room in the file, and bytes of a step
+  std::vector<GradientBits> gradients;  // empty unless a rule is for critical gradients alone
+  int64_t layers = 0, owned = 0;        // owned: parameters whose optimizer state is here
+  int64_t spilled = 0, written = 0,
+          read_back = 0;  // activation_offload, in bytes: the file's size, and those of a step
 };
 
 StagePrice price_stage(const RunConfig& config, int stage) {
@@ -92,7 +94,6 @@ void print_sites(std::string& out, const RunConfig& c, const std::vector<StagePr
   const bool coded = !c.compression.rules.empty();
   out += printed("bytes that a rank sends per step (%s)%s:\n", coded ? "as coded" : "uncoded",
                  stages.size() > 1 ? ", of each stage's first rank" : "");
-  double total[2] = {};
   for (size_t s = 0; s < kSiteNames.size(); ++s) {
     int64_t least = INT64_MAX, most = 0, operations = 0, plain = 0;
     bool exact = true;
@@ -105,37 +106,36 @@ void print_sites(std::string& out, const RunConfig& c, const std::vector<StagePr
     }
     const auto site = static_cast<Site>(s);
     const bool rare = site == Site::kSequenceForward || site == Site::kSequenceBackward || site == Site::kOuter;
-    if (most == 0 && rare) continue;
+    if (most == 0 && rare) continue;  // the others are listed in any case
     std::string line = std::to_string(most) + " bytes";
     if (least != most) line = std::to_string(least) + " to " + line;
     line += " in " + std::to_string(operations) + (operations == 1 ? " operation" : " operations");
-    const std::string type = wire_type(c, static_cast<Site>(s));
-    if (!type.empty()) line += ", " + type;
+    if (const std::string type = wire_type(c, site); !type.empty()) line += ", " + type;
     if (!exact) line = "at most " + line;
-    if (const std::string name = compression_name(c, static_cast<Site>(s)); !name.empty() && most > 0) {
+    if (const std::string name = compression_name(c, site); !name.empty() && most > 0)
       line += printed(", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most)) + name;
-    }
     const std::string number = printed("%12.3f MiB", mib(static_cast<double>(most)));
     const std::string ms = rate > 0.0 ? printed(" %10.2f ms", 1e3 * static_cast<double>(most) / rate) : "";
     out += printed("  %-15s%s%s  (%s)\n", std::string(kSiteNames[s]).c_str(), number.c_str(), ms.c_str(), line.c_str());
   }
+  double largest = 0.0;  // the stage that sends most
   for (const StagePrice& stage : stages) {
     double sum = 0.0;
     for (const SitePrice& price : stage.sites) sum += static_cast<double>(price.bytes);
-    total[0] = std::max(total[0], sum);
-    total[1] += sum;
+    largest = std::max(largest, sum);
   }
-  if (total[0] == 0.0) return;
+  if (largest == 0.0) return;
   if (rate > 0.0)
     out += printed("  %-15s%12.3f MiB %10.2f ms at %g Gbit/s, before any of it is hidden under compute\n", "all sites",
-                   mib(total[0]), 1e3 * total[0] / rate, c.layout.link_gbps);
+                   mib(largest), 1e3 * largest / rate, c.layout.link_gbps);
   else
-    out += printed("  %-15s%12.3f MiB  (link_gbps gives milliseconds)\n", "all sites", mib(total[0]));
+    out += printed("  %-15s%12.3f MiB  (link_gbps gives milliseconds)\n", "all sites", mib(largest));
 }
 
-// What a rank that is late may have to keep for those that are not. Nobody begins a step before all have ended the one
-// before, each with all its receives, so it is at most what it is sent in one step. Where a rank waits for the result
-// at once (tensor and context parallel, control), it is the end of one operation and the start of the next.
+// Bytes that a late rank may have to hold because they arrived before it asked for them: at most what others send it in
+// one step, since nobody begins a step before all ranks have received everything of the one before. Where every
+// operation is waited for at once (tensor and context parallelism, control), only the end of one and the start of the
+// next can be early.
 double early_bytes(const std::vector<StagePrice>& stages) {
   double most = 0.0;
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -161,7 +161,7 @@ std::string join_layers(const std::vector<StagePrice>& stages) {
   return text;
 }
 
-// What hides messages, where rules are for critical ones alone.
+// The slack of messages at sites whose rules code only critical ones.
 void print_slack(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     struct Range {
@@ -191,7 +191,7 @@ void print_slack(std::string& out, const RunConfig& c, const std::vector<StagePr
       if (rules[r].select.micro_batches == MicroBatches::kAll) continue;
       const std::vector<double> slack = message_slack(plans, shape, costs, forward);
       const auto [least, most] = std::ranges::minmax(slack);
-      int64_t count = 0;  // that no rule in front of it takes
+      int64_t count = 0;  // messages under this rule, which no earlier one takes
       for (size_t i = 0; i < slack.size(); ++i)
         count += coded
                      .key({.forward = forward,
@@ -213,7 +213,7 @@ void print_pipeline(std::string& out, const RunConfig& c, const std::vector<Stag
   const RankLayout layout = layout_of(c, 0);
   const PipelineShape& shape = layout.pipeline;
   const std::vector<Plan> plans = make_plans(shape);
-  NodeCosts equal;
+  NodeCosts equal;  // in forward passes of a chunk
   const size_t depth = static_cast<size_t>(shape.stages * shape.chunks);
   equal.forward.assign(depth, 1.0);
   const double recomputed = c.model.recompute == Recompute::kFull ? 1.0 : 0.0;
@@ -237,7 +237,7 @@ bool in_chunks(const RunConfig& config) {
   return config.model.sequence_chunk > 0 && config.model.sequence_chunk < config.data.seq_length;
 }
 
-// Attention of one layer of a rank as calls of cuDNN (attention_calls.h); false: it is none of its.
+// A layer's attention on a rank as calls of cuDNN (attention_calls.h); false: it runs on our own kernels.
 bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
   const ModelShard shard = layout_of(config, 0).shard;
   const ModelConfig local = shard.local();
@@ -250,12 +250,13 @@ bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
          attention_calls(op, config.deterministic, kAttentionWorkspace, calls);
 }
 
-// Of fused attention: the workspace of its backward pass, and a mask of dropout (attention_calls.h).
+// Bytes of a cuDNN call: the workspace of its backward pass, and its dropout mask (attention_calls.h).
 size_t attention_scratch(const AttentionCall& call) {
   return attention_workspace(call) + attention_mask_bytes(call);
 }
 
-// Weights in fp8 of the stage that has most: of linear layers, kept where they have places of their own.
+// Bytes of the fp8 copies of linear layers' weights on the stage with most of them; none where weights are gathered for
+// each use, and so have no memory of their own.
 size_t fp8_copies(const RunConfig& config) {
   size_t most = 0;
   for (int stage = 0; config.model.fp8 && stage < config.layout.pipeline; ++stage) {
@@ -269,9 +270,9 @@ size_t fp8_copies(const RunConfig& config) {
   return most;
 }
 
-// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, weights in fp8, attention's
-// scratch (our own kernels, in fp32 for one, need none without dropout), and what ranks take for their traffic: there
-// kernels run on a stream of their own, with the library's workspace once more. NCCL's buffers are not in it.
+// Bytes on a GPU beside the arenas: the context with all kernels, cuBLASLt's workspace, fp8 copies of weights,
+// attention's scratch (our own kernels need some only for dropout), and, with several ranks, the scratch of their
+// traffic and a second workspace, for the products on its stream. NCCL's own buffers are not counted.
 size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
   AttentionCalls calls;
@@ -282,9 +283,46 @@ size_t gpu_overhead(const RunConfig& config) {
                        shard.local().heads_per_group(), config.model.head_dim, false)
           .shape;
   const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(shape) : 0;
-  const auto traffic = static_cast<size_t>(DeviceTraffic::Options().scratch_bytes) + kProducts;
-  return kContext + kProducts + fp8_copies(config) + (fused ? attention_scratch(calls.call) : own) +
-         (mesh_shape(config).ranks() > 1 ? traffic : 0);
+  const size_t traffic =
+      mesh_shape(config).ranks() > 1 ? static_cast<size_t>(DeviceTraffic::Options().scratch_bytes) + kProducts : 0;
+  return kContext + kProducts + fp8_copies(config) + (fused ? attention_scratch(calls.call) : own) + traffic;
+}
+
+void print_memory(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
+  size_t largest = 0;
+  for (size_t s = 1; s < stages.size(); ++s)
+    if (stages[s].memory.total() > stages[largest].memory.total()) largest = s;
+  const MemoryPlan& plan = stages[largest].memory;
+  const size_t overhead = process_overhead(c);
+  out += printed(stages.size() > 1 ? "memory per rank: (stage %zu, which needs most)" : "memory per rank:", largest) +
+         "\n";
+  for (size_t i = 0; i < plan.bytes.size(); ++i) {
+    out += printed("  %-15s %12.1f MiB\n", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(),
+                   mib(static_cast<double>(plan.bytes[i])));
+  }
+  out += printed("  %-15s %12.1f MiB\n", "process", mib(static_cast<double>(overhead)));
+  out += printed("  %-15s %12.1f MiB (%zu bytes)\n", "total", mib(static_cast<double>(plan.total() + overhead)),
+                 plan.total() + overhead);
+
+  if (const StagePrice& s = stages[largest]; s.spilled > 0)
+    out += printed("  activations on disk: %.1f MiB of room, %.1f MiB written and %.1f MiB read back per step\n",
+                   mib(static_cast<double>(s.spilled)), mib(static_cast<double>(s.written)),
+                   mib(static_cast<double>(s.read_back)));
+
+  // A save copies weights and optimizer state at once and writes the copy behind the steps.
+  int64_t owned = 0;
+  for (const StagePrice& stage : stages) owned = std::max(owned, stage.owned);
+  const double staged = 4.0 * static_cast<double>(owned) *
+                        (c.optim.kind == OptimizerKind::kAdamW ? 3
+                         : c.optim.momentum != 0.0             ? 2
+                                                               : 1);
+  out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(staged));
+  if (const double early = early_bytes(stages); early > 0.0)
+    out += printed("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step\n",
+                   mib(early), early);
+
+  const MemoryLimit here = memory_limit();
+  out += printed("  this node has %.1f MiB (%s)\n", mib(static_cast<double>(here.bytes)), here.source.c_str());
 }
 
 }  // namespace
@@ -303,16 +341,17 @@ std::string why_own_attention(const RunConfig& config) {
 
 size_t process_overhead(const RunConfig& config) {
   if (config.device == "cuda") return gpu_overhead(config);
-  // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
-  // read ahead. It generates the large ones for products that are wider than its threshold for reading in place.
+  // Program and libraries; oneDNN's kernels and its copies of a product's operands; the batches read ahead. oneDNN
+  // generates its large kernels only for products too wide to read in place.
   constexpr size_t kProgram = size_t{22} << 20, kKernels = size_t{6} << 20;
-  constexpr int64_t kInPlace = 378;
+  constexpr size_t kTokenBytes = 12;  // input, target and loss mask
+  constexpr int64_t kInPlace = 378;   // its threshold, in elements
   const ModelConfig local = layout_of(config, 0).shard.local();
   const int64_t widest = std::max({local.ffn_in_width(), local.qkv_width(), local.hidden, local.padded_vocab});
   const size_t operands =
       static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) * local.hidden) *
       size_of(config.model.dtype);
-  const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 *
+  const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * kTokenBytes *
                        static_cast<size_t>(config.data.prefetch_batches + 1);
   return kProgram + (widest >= kInPlace ? kKernels : 0) + operands + queue;
 }
@@ -371,44 +410,9 @@ std::string dry_run_text(const RunConfig& config) {
     out += printed("attention: our own kernels, which are slower than cuDNN's: %s\n", why.c_str());
   out += printed("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and step\n",
                  ll(c.data.global_batch), ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
-
   std::vector<StagePrice> stages;
   for (int stage = 0; stage < c.layout.pipeline; ++stage) stages.push_back(price_stage(c, stage));
-  size_t largest = 0;
-  for (size_t s = 1; s < stages.size(); ++s)
-    if (stages[s].memory.total() > stages[largest].memory.total()) largest = s;
-  const MemoryPlan& plan = stages[largest].memory;
-  const size_t overhead = process_overhead(c);
-  out += printed(stages.size() > 1 ? "memory per rank: (stage %zu, which needs most)" : "memory per rank:", largest) +
-         "\n";
-  for (size_t i = 0; i < plan.bytes.size(); ++i) {
-    out += printed("  %-15s %12.1f MiB\n", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(),
-                   mib(static_cast<double>(plan.bytes[i])));
-  }
-  out += printed("  %-15s %12.1f MiB\n", "process", mib(static_cast<double>(overhead)));
-  out += printed("  %-15s %12.1f MiB (%zu bytes)\n", "total", mib(static_cast<double>(plan.total() + overhead)),
-                 plan.total() + overhead);
-
-  if (const StagePrice& s = stages[largest]; s.spilled > 0)
-    out += printed("  activations on disk: %.1f MiB of room, %.1f MiB written and %.1f MiB read back per step\n",
-                   mib(static_cast<double>(s.spilled)), mib(static_cast<double>(s.written)),
-                   mib(static_cast<double>(s.read_back)));
-
-  // A save copies weights and optimizer state at once and writes the copy behind the steps.
-  int64_t owned = 0;
-  for (const StagePrice& stage : stages) owned = std::max(owned, stage.owned);
-  const double staged = 4.0 * static_cast<double>(owned) *
-                        (c.optim.kind == OptimizerKind::kAdamW ? 3
-                         : c.optim.momentum != 0.0             ? 2
-                                                               : 1);
-  out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(staged));
-  if (const double early = early_bytes(stages); early > 0.0)
-    out += printed("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step\n",
-                   mib(early), early);
-
-  const MemoryLimit here = memory_limit();
-  out += printed("  this node has %.1f MiB (%s)\n", mib(static_cast<double>(here.bytes)), here.source.c_str());
-
+  print_memory(out, c, stages);
   out += "FLOPs per token, forward and backward:\n";
   out += printed("  model (causal half)      %.6g\n", model_flops_per_token(m));
   out += printed("  model (full attention)   %.6g\n", full_attention_flops_per_token(m));

@@ -16,9 +16,10 @@
 namespace thinwire {
 namespace {
 
-constexpr double kPeelable = 0.818;  // elements per cell up to which three hashes peel (for many elements)
+constexpr double kPeelable = 0.818;  // elements per cell up to which tables of three hashes peel, when they are large
 constexpr int64_t kLanes = kSketchLanes;
-constexpr uint32_t kTail = 3;  // in State::where: not in the tables
+constexpr uint32_t kTail = 3;       // in State::where: in the tail, or not in the union
+constexpr uint16_t kFull = 0xffff;  // a cell's count of elements that no longer changes: it never gets down to one
 
 const SketchKernels& table_kernels() {
   return TW_PICK_KERNELS(sketch_kernels);
@@ -34,23 +35,23 @@ uint64_t mix(uint64_t h) {  // splitmix64's finaliser
   return h ^ (h >> 31);
 }
 
+// What passes between the rounds of a message.
 struct State final : CompressionState {
   int64_t count = 0;
-  int64_t most_bytes = 0;       // planned for all below, which is taken with the first message: plans hold states, too
+  int64_t most_bytes = 0;       // what the vectors will take at most: memory is planned before the first message
   uint32_t max_key = 0;         // of this rank's x
-  std::vector<uint8_t> bits;    // the union
+  std::vector<uint8_t> bits;    // the union, a bit per element
   std::vector<int64_t> before;  // elements of the union in front of each block of kSparseBlock
-  int64_t united = 0;
-  std::vector<float> values;  // compact: sums of the union, valid in [slice, slice_end)
+  int64_t united = 0;           // elements of the union
+  std::vector<float> values;    // packed: sums of the union in its order, valid in [slice, slice_end)
   int64_t slice = 0, slice_end = 0;
-  // Tables.
-  bool tables = false;  // of this message, once the union is known
+  bool tables = false;  // whether this message goes through tables, known with the union; all below is theirs
   uint64_t hash_key = 0;
   int64_t rows = 0;                  // of each table
   float step = 1.0f;                 // of the grid
   bool poisoned = false;             // something was not finite on some rank
   std::vector<uint8_t> in_table;     // the union without the tail
-  std::vector<uint32_t> where;       // 2 bits per element: the table that it is read from, or kTail
+  std::vector<uint32_t> where;       // per block, 2 bits per element: the table that it is read from, or kTail
   std::vector<uint32_t> peel_cell;   // in order of peeling: the cell that holds one element only,
   std::vector<uint32_t> peel_block;  // and the block of that element
   std::vector<int64_t> tail;         // unpeelable elements, ascending
@@ -66,11 +67,12 @@ struct State final : CompressionState {
                                                      8 * (before.size() + tail.size())));
   }
 
+  // The bits of a block of kLanes in a bitmap.
   uint32_t lanes(const std::vector<uint8_t>& map, int64_t block) const {
     const size_t at = static_cast<size_t>(block) * 2;
     return map[at] | (at + 1 < map.size() ? static_cast<uint32_t>(map[at + 1]) << 8 : 0u);
   }
-  // First cells of the rows of a block in the three tables.
+  // The first cell of a block's row in each of the three tables.
   void cells_of(int64_t block, uint32_t out[3]) const {
     const uint64_t a = mix(hash_key + static_cast<uint64_t>(block) * 0x9E3779B97F4A7C15u), b = mix(a + hash_key);
     const uint64_t words[3] = {a & 0xffffffffu, a >> 32, b >> 32};
@@ -78,6 +80,7 @@ struct State final : CompressionState {
       out[j] = static_cast<uint32_t>((j * rows + static_cast<int64_t>((words[j] * static_cast<uint64_t>(rows)) >> 32)) *
                                      kLanes);
   }
+  // Elements of the union in front of this one.
   int64_t rank_of(int64_t element) const {
     if (element >= count) return united;
     const int64_t block = element / kSparseBlock;
@@ -116,11 +119,12 @@ void count_union(State& s, int threads) {
   for (int64_t& b : s.before) s.united += std::exchange(b, s.united);
 }
 
-// Decides from the union alone who can be peeled, and in which order.
+// Decides from the union alone which elements can be peeled, and in which order: an element that is alone in a cell is
+// read there and taken out of its other two cells, which may leave others alone. What remains is the tail.
 void plan_peeling(State& s) {
   const int64_t blocks = (s.count + kLanes - 1) / kLanes, cells = s.rows * 3 * kLanes;
-  std::vector<uint16_t> load(static_cast<size_t>(cells));
-  std::vector<uint32_t> who(static_cast<size_t>(cells));  // XOR of the blocks of the elements in a cell
+  std::vector<uint16_t> load(static_cast<size_t>(cells));  // elements in a cell
+  std::vector<uint32_t> who(static_cast<size_t>(cells));   // XOR of their blocks
   uint32_t rows[3];
   for (int64_t b = 0; b < blocks; ++b) {
     const uint32_t mask = s.lanes(s.bits, b);
@@ -129,7 +133,7 @@ void plan_peeling(State& s) {
     for (uint32_t m = mask; m != 0; m &= m - 1)
       for (uint32_t row : rows) {
         const size_t cell = row + static_cast<size_t>(std::countr_zero(m));
-        if (load[cell] != 0xffff) ++load[cell];  // so full a cell never gets down to one
+        if (load[cell] != kFull) ++load[cell];
         who[cell] ^= static_cast<uint32_t>(b);
       }
   }
@@ -144,13 +148,13 @@ void plan_peeling(State& s) {
     while (!ready.empty()) {
       const uint32_t cell = ready.back();
       ready.pop_back();
-      if (load[cell] != 1) continue;  // it was the same element's other cell
+      if (load[cell] != 1) continue;  // its element was read from another cell meanwhile
       const uint32_t b = who[cell], lane = cell % kLanes;
       s.cells_of(b, rows);
       for (uint32_t j = 0; j < 3; ++j) {
         const size_t other = rows[j] + lane;
         if (other == cell) s.where[b] &= ~((kTail ^ j) << (2 * lane));
-        if (load[other] != 0xffff) --load[other];
+        if (load[other] != kFull) --load[other];
         who[other] ^= b;
         if (load[other] == 1) ready.push_back(static_cast<uint32_t>(other));
       }
@@ -170,29 +174,30 @@ void plan_peeling(State& s) {
     }
 }
 
-// Of what `ranks` propose: all different.
+// Elements of the union where all ranks propose different ones.
 int64_t largest_union(int64_t count, int ranks, double density) {
   return std::min(count, std::max(ranks, 1) * kept_of(count, density));
 }
 
-// Index and union would be more bytes than the message.
+// Whether the index and a union of so many elements are more bytes than the whole message.
 bool goes_dense(int64_t count, int64_t united) {
   return bit_bytes(count) + 4 * united > 4 * count;
 }
 
+// The longest tail; with a longer one the message goes packed.
 int64_t tail_room(int64_t cells) {
   return std::max<int64_t>(64, cells / 64);
 }
 
-// The step of the grid on which n_ranks numbers up to max|x| add up below 2^30.
+// A power of two of which `ranks` numbers up to `largest` add up to no more than 2^30.
 float grid_step(float largest, int ranks) {
   if (largest == 0.0f) return 1.0f;
   const int log_ranks = std::bit_width(static_cast<unsigned>(std::max(ranks, 1)) - 1u);
   return std::ldexp(1.0f, std::clamp(std::ilogb(largest) + 1 - (30 - log_ranks), -126, 126));
 }
 
-// Calls body(bits, x offset, count, union rank of the first) for whole blocks of [first, first + count), first % 8 ==
-// 0.
+// Calls body(its bits, its offset from `first`, its elements, rank_of its first) for each block of [first, first +
+// count); `first` is a multiple of 8.
 template <typename Body>
 void for_union(const State& s, int64_t first, int64_t count, int threads, const Body& body) {
   parallel_blocks(threads, count, kSparseBlock, [&](int64_t from, int64_t to) {
@@ -227,7 +232,7 @@ std::unique_ptr<CompressionState> Sketch::make_state(int64_t count, std::span<co
   s->rows = cells(count) / (3 * kLanes);
   const int64_t blocks = (count + kSparseBlock - 1) / kSparseBlock;
   s->most_bytes = bit_bytes(count) + 8 * blocks + 4 * (count + kSparseSlack);
-  if (!compact_) {  // in_table, where, peel_*, sums and tail, and what plan_peeling takes meanwhile
+  if (!compact_) {  // in_table, where, peel_*, sums with tail; then what plan_peeling takes meanwhile
     const int64_t all = cells(count), peeled = static_cast<int64_t>(kPeelable * static_cast<double>(all));
     s->most_bytes += bit_bytes(count) + count / 4 + 8 * peeled + 4 * all + 12 * tail_room(all) + 6 * all;
   }
@@ -255,13 +260,13 @@ bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CompressionS
     Threshold t = find_threshold(x, n, kept_of(n, density_), msg.threads);
     s.max_key = t.max_key;
     const bool finite = t.max_key < kInfiniteKey;
-    if (t.key == 0) t.ties = 0;  // zeros
+    if (t.key == 0) t.ties = 0;  // zeros are not proposed
     for (int64_t at = 0; at < n; at += kSparseBlock)
       sparse_table().take_bits(x + at, std::min(kSparseBlock, n - at), t.key, &t.ties, bits + at / 8, nullptr);
     return finite;
   }
   if (!compact_ && r == 1) {
-    *payload.as<float>() = std::bit_cast<float>(std::min(s.max_key, kInfiniteKey));  // NaN would lose comparisons
+    *payload.as<float>() = std::bit_cast<float>(std::min(s.max_key, kInfiniteKey));  // NaN goes as infinity
     return true;
   }
   if (!s.tables) {
@@ -277,7 +282,7 @@ bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CompressionS
   std::memset(out, 0, payload.bytes());
   if (s.poisoned) return true;
   const float inverse = 1.0f / s.step;
-  constexpr int64_t kRun = 128;  // blocks whose hashes are made at a time
+  constexpr int64_t kRun = 128;  // blocks hashed at a time
   uint32_t rows[3 * kRun];
   for (int64_t b = 0; b * kLanes < n; b += kRun) {
     const int64_t first = b * kLanes, count = std::min(kRun * kLanes, n - first);
@@ -296,7 +301,7 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
   if (r == 0) {
     TW_CHECK(payload.count() == bit_bytes(n) && slice_first == 0);
     s.bits.resize(static_cast<size_t>(bit_bytes(n)));
-    s.values.resize(static_cast<size_t>(n + kSparseSlack));  // dense, if need be
+    s.values.resize(static_cast<size_t>(n + kSparseSlack));  // enough for a dense message
     std::memcpy(s.bits.data(), payload.as<uint8_t>(), s.bits.size());
     count_union(s, msg.threads);
     const int64_t most = largest_union(n, msg.ranks, density_);
@@ -337,7 +342,7 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
   uint32_t rows[3];
   for (size_t i = 0; i < s.peel_cell.size(); ++i) {
     const uint32_t cell = s.peel_cell[i];
-    const uint32_t v = static_cast<uint32_t>(s.sums[cell]);  // stays there: nothing else is left in this cell
+    const uint32_t v = static_cast<uint32_t>(s.sums[cell]);  // the element's sum: nothing else is left in this cell
     s.cells_of(s.peel_block[i], rows);
     for (uint32_t row : rows) {
       int32_t& sum = s.sums[row + cell % kLanes];

@@ -1,5 +1,5 @@
-// The cases of `bench comm`: a verb at a size, proved against a float64 loop, then timed in turns with the MPI library,
-// or, for channels under the rule "identity" and for messages with checksums, with the same verb without.
+// The cases of `bench comm`: a verb at a size, proved against a float64 loop, then timed in turns with what it is
+// compared to: MPI's own call, or for channel_ and checked_ cases the same verb without a channel or checksums.
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,16 +25,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kSizes[] = {8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 constexpr int kWindow = 64;
-constexpr const char* kPlain = "plain";  // the verb of the communicator
-constexpr double kBlockSeconds = 3e-3;   // calls timed in one go
-constexpr int kBlocks = 15;              // per side, in turns; their median counts
+constexpr double kBlockSeconds = 3e-3;  // calls timed in one go
+constexpr int kBlocks = 15;             // per side, in turns; their median counts
 
-// Exact in fp32, different on every rank and element.
+// What a rank contributes to element i: neighbouring ranks and elements differ.
 float value(int rank, int64_t i) {
   return static_cast<float>((i * 7 + rank * 13) % 61 - 30) * (rank % 2 == 0 ? 0.37f : 1.21f);
 }
 
-// 1 where an element is not what it shall be.
+// 1 if any of the first `count` elements is not wanted(i), else 0.
 template <typename Wanted>
 double unequal(const std::vector<float>& there, int64_t count, const Wanted& wanted) {
   for (int64_t i = 0; i < count; ++i)
@@ -44,13 +43,14 @@ double unequal(const std::vector<float>& there, int64_t count, const Wanted& wan
 
 struct Case {
   std::string name;
-  const char* beside = "MPI";  // whose is `theirs`
+  bool beside_plain = false;  // `theirs` is the communicator's verb; otherwise MPI's
   int64_t bytes = 0;
   std::function<void()> fill;  // fresh contents for the proof
   std::function<void()> ours, theirs;
-  std::function<double()> error;  // of what `ours` left, relative to the sum of magnitudes; huge if a byte is wrong
+  // Of what `ours` left, relative to the sum of magnitudes; of bytes that are only moved, 1 if one is wrong.
+  std::function<double()> error;
   double tolerance = 0.0;
-  double calls = 1.0;  // what one run is divided by: 2 for half round trips, the window for message rates
+  double messages = 1.0;  // of one call, whose time is divided by them: 2 of a round trip, the window for message rates
 };
 
 class Bench {
@@ -88,13 +88,11 @@ class Bench {
       return name.find(filter) != std::string::npos &&
              (filter.find('/') == std::string::npos || name.ends_with(filter) || filter.ends_with('/'));
     };
-    int64_t most = 0;
+    std::erase_if(cases_, [&](const Case& c) { return !matches(c.name); });
     std::vector<int64_t> overlaps;
-    bool any = false;
-    for (const Case& c : cases_) any = any || matches(c.name);
     for (int64_t bytes : kSizes)
       if (bytes >= (256 << 10) && matches("overlap/" + std::to_string(bytes))) overlaps.push_back(bytes);
-    if (!any && overlaps.empty()) {
+    if (cases_.empty() && overlaps.empty()) {
       throw_usage("bench comm: no case's name contains \"" + filter +
                   "\" (known: ping_pong, message_rate, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
                   "barrier, overlap, beside MPI's calls that only start: mpi_isend, mpi_iallgather, mpi_ialltoall, "
@@ -103,13 +101,12 @@ class Bench {
                   "without checksums: checked_ping_pong, checked_all_reduce, checked_all_gather; "
                   "each with /BYTES)");
     }
-    for (const Case& c : cases_)
-      if (matches(c.name)) most = std::max(most, c.bytes);
+    int64_t most = 0;
+    for (const Case& c : cases_) most = std::max(most, c.bytes);
     for (int64_t bytes : overlaps) most = std::max(most, bytes);
     a_.assign(static_cast<size_t>(most / 4 + 16), 0.0f);
     b_.assign(static_cast<size_t>(most / 4 + 16 * size_), 0.0f);
-    for (const Case& c : cases_)
-      if (matches(c.name)) run_case(c);
+    for (const Case& c : cases_) run_case(c);
     for (int64_t bytes : overlaps) overlap(bytes, command_of("overlap/" + std::to_string(bytes)));
     return all_ok_ ? 0 : static_cast<int>(ExitCode::kInternal);
   }
@@ -117,7 +114,7 @@ class Bench {
  private:
   View whole(int64_t count) { return View(a_.data(), DType::f32, {count}); }
   View other(int64_t first, int64_t count) { return View(b_.data() + first, DType::f32, {count}); }
-  // Between rank 0 and the last one; the others wait.
+  // Between rank 0 and the last one; the others do nothing.
   void add_point_to_point(int64_t bytes) {
     const int64_t count = bytes / 4;
     const int last = size_ - 1;
@@ -125,7 +122,7 @@ class Bench {
     const int peer = first ? last : 0;
     const auto n = static_cast<size_t>(bytes);
     Case c;
-    c.name = "ping_pong/" + std::to_string(bytes), c.bytes = bytes, c.calls = 2.0;
+    c.name = "ping_pong/" + std::to_string(bytes), c.bytes = bytes, c.messages = 2.0;
     c.fill = [=, this] {
       for (int64_t i = 0; i < count; ++i) a_[static_cast<size_t>(i)] = first ? value(3, i) : 0.0f;
     };
@@ -149,8 +146,8 @@ class Bench {
     });
     add_started(c, "mpi_isend", [=] { raw(true); });
     if (bytes > (64 << 10)) return;
-    // One way, many at once: us per message.
-    c.name = "message_rate/" + std::to_string(bytes), c.calls = kWindow;
+    // One way, a window of messages at once, then one back.
+    c.name = "message_rate/" + std::to_string(bytes), c.messages = kWindow;
     c.ours = [=, this] {
       std::vector<Ticket> tickets;
       tickets.reserve(kWindow);
@@ -253,15 +250,20 @@ class Bench {
     cases_.push_back(c);
     add_started(c, "mpi_ibcast", [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0, true); });
   }
-  // The same through a channel that compresses nothing, or with checksums, beside it without.
+  // A case's verb through a channel that compresses nothing, or with checksums, beside the case's own.
   void add_beside_plain(const char* with, const Case& plain, std::function<void()> ours) {
     Case c = plain;
-    c.name = with + plain.name, c.beside = kPlain;
+    c.name = with + plain.name, c.beside_plain = true;
     c.theirs = plain.ours;
     c.ours = std::move(ours);
     cases_.push_back(c);
   }
-  void add_started(Case c, const char* name, std::function<void()> theirs);
+  // The same verb beside MPI's call that only starts, and a wait for it.
+  void add_started(Case c, const char* name, std::function<void()> theirs) {
+    c.name = name + c.name.substr(c.name.find('/'));
+    c.theirs = std::move(theirs);
+    cases_.push_back(std::move(c));
+  }
   // How much of an all-reduce hides behind work of the same length on the calling thread.
   void overlap(int64_t bytes, const std::string& command) {
     const int64_t count = bytes / 4;
@@ -309,7 +311,7 @@ class Bench {
     communicator_->all_reduce(View(&mine, DType::f64, {1}), ReduceKind::kMax, stream_).wait(stream_);
     return mine;
   }
-  // Of the slowest rank.
+  // Seconds of one of `times` calls on the slowest rank.
   double seconds(const std::function<void()>& call, int64_t times) {
     communicator_->barrier().wait(stream_);
     const auto start = Clock::now();
@@ -329,8 +331,8 @@ class Bench {
     const auto times = static_cast<int64_t>(std::clamp(kBlockSeconds / std::max(once, 1e-7), 1.0, 20000.0));
     std::vector<double> ours, theirs, ratios;
     for (int block = 0; block < kBlocks; ++block) {
-      ours.push_back(seconds(c.ours, times) * 1e6 / c.calls);
-      theirs.push_back(seconds(c.theirs, times) * 1e6 / c.calls);
+      ours.push_back(seconds(c.ours, times) * 1e6 / c.messages);
+      theirs.push_back(seconds(c.theirs, times) * 1e6 / c.messages);
       // A ratio per block: both sides of a block meet the same speed of the machine.
       ratios.push_back(ours.back() / theirs.back());
     }
@@ -341,15 +343,15 @@ class Bench {
       const nlohmann::ordered_json line = {
           {"bench", "comm"},    {"case", c.name},
           {"ranks", size_},     {"bytes", c.bytes},
-          {"us", us},           {c.beside == kPlain ? "plain_us" : "mpi_us", their_us},
+          {"us", us},           {c.beside_plain ? "plain_us" : "mpi_us", their_us},
           {"ratio", ratio},     {"gbytes_per_s", static_cast<double>(c.bytes) / us * 1e-3},
           {"rel_error", error}, {"tolerance", c.tolerance},
           {"ok", ok},           {"command", command}};
       std::printf("%s\n", line.dump().c_str());
     } else {
       std::printf("%-26s %11.2f us  %s %11.2f us  ratio %5.2f %8.2f GB/s  error %.1e %s  | %s\n", c.name.c_str(), us,
-                  c.beside, their_us, ratio, static_cast<double>(c.bytes) / us * 1e-3, error, ok ? "ok" : "FAIL",
-                  command.c_str());
+                  c.beside_plain ? "plain" : "MPI", their_us, ratio, static_cast<double>(c.bytes) / us * 1e-3, error,
+                  ok ? "ok" : "FAIL", command.c_str());
     }
     std::fflush(stdout);
   }
@@ -369,13 +371,6 @@ class Bench {
   std::vector<float> a_, b_;
   std::vector<Case> cases_;
 };
-
-// The same beside a call of MPI's that only starts.
-void Bench::add_started(Case c, const char* name, std::function<void()> theirs) {
-  c.name = name + c.name.substr(c.name.find('/'));
-  c.theirs = std::move(theirs);
-  cases_.push_back(std::move(c));
-}
 
 }  // namespace
 

@@ -6,15 +6,17 @@
 namespace thinwire::TW_ISA {
 namespace {
 
-constexpr float kLargestFloat = 0x1.fffffep127f;
+constexpr float kLargestFloat = 0x1.fffffep127f, kLargestBf16 = 0x1.fep127f, kLargestFp16 = 65504.0f;
 constexpr float kSmallestStep = 0x1p-126f;  // its inverse is finite
+constexpr uint32_t kNan = 0x7fc00000u;
 
+// Bytes of a stored step or offset.
 constexpr int64_t scale_size(BlockScale scale) {
   return scale == BlockScale::kFp32 ? 4 : scale == BlockScale::kE8m0 ? 1 : 2;
 }
 
 // ---- scales --------------------------------------------------------------------------------------------------------
-// A step of at least `wanted` (>= 0; 0 stays 0) that the type can hold, or the type's nearest.
+// The smallest step >= `wanted` that the type can hold, and the largest where there is none; 0 stays 0. wanted >= 0.
 template <int Bits>
 TW_INLINE VecF storable_step(VecF wanted, BlockScale scale) {
   // The lowest code times the largest step must be finite.
@@ -25,7 +27,7 @@ TW_INLINE VecF storable_step(VecF wanted, BlockScale scale) {
       step = vmin(vmax(wanted, splat(kSmallestStep)), splat(kLargestFloat / kHalf));
       break;
     case BlockScale::kFp16: {
-      const VecF v = vmin(wanted, splat(65504.0f));
+      const VecF v = vmin(wanted, splat(kLargestFp16));
 #ifdef __AVX512F__
       step = (VecF)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
 #else
@@ -35,7 +37,7 @@ TW_INLINE VecF storable_step(VecF wanted, BlockScale scale) {
     }
     case BlockScale::kBf16: {
       const VecF v = (VecF)(((VecU)wanted + 0xffffu) & 0xffff0000u);
-      step = vmin(vmax(v, splat(kSmallestStep)), splat(0x1.fep127f / kHalf));
+      step = vmin(vmax(v, splat(kSmallestStep)), splat(kLargestBf16 / kHalf));
       break;
     }
     case BlockScale::kE8m0: {
@@ -46,10 +48,10 @@ TW_INLINE VecF storable_step(VecF wanted, BlockScale scale) {
   }
   return wanted == splat(0.0f) ? splat(0.0f) : step;
 }
-// An offset: nearest, and finite.
+// The nearest finite offset that the type can hold.
 TW_INLINE VecF storable_offset(VecF v, BlockScale scale) {
   if (scale == BlockScale::kFp32) return v;
-  const float most = scale == BlockScale::kFp16 ? 65504.0f : 0x1.fep127f;
+  const float most = scale == BlockScale::kFp16 ? kLargestFp16 : kLargestBf16;
   v = vmin(vmax(v, splat(-most)), splat(most));
   if (scale == BlockScale::kFp16) {
     Fp16 h[kLanes];
@@ -61,7 +63,7 @@ TW_INLINE VecF storable_offset(VecF v, BlockScale scale) {
   return load(h);
 }
 
-// Writes `count` (<= kLanes) values exactly as they are at index `at` of an array with `stride` entries between them.
+// Writes `count` (<= kLanes) values, which the type holds exactly, to indices at, at + stride, ... of the scales.
 TW_INLINE void write_scales(uint8_t* out, BlockScale scale, int64_t at, int stride, VecF v, int64_t count) {
   if (scale == BlockScale::kFp32) {
     float f[kLanes];
@@ -94,8 +96,8 @@ TW_INLINE VecF read_scales(const uint8_t* in, BlockScale scale, int64_t at, int 
   if (scale == BlockScale::kE8m0) {
     for (int64_t i = 0; i < count; ++i) u[i] = in[at + i * stride];
     const VecU e = load_u(u);
-    const VecU bits = e == 0u ? VecU{} + 0x00400000u : e << 23;
-    return (VecF)(e == 255u ? VecU{} + 0x7fc00000u : bits);
+    const VecU bits = e == 0u ? VecU{} + 0x00400000u : e << 23;  // 2^-127 is subnormal
+    return (VecF)(e == 255u ? VecU{} + kNan : bits);
   }
   uint16_t h[kLanes] = {};
   if (stride == 1 && count == kLanes) {
@@ -147,7 +149,7 @@ TW_INLINE VecI widen(const uint16_t* p) {
 }
 #endif
 
-// 32 x 32 -> 64 bits: the halves of the products of all lanes.
+// The high and low 32 bits of the 64-bit product of each lane.
 TW_INLINE void multiply_wide(VecU a, uint32_t by, VecU& high, VecU& low) {
   const VecU b = VecU{} + by;
   const VecU even = multiply_even(a, b), odd = multiply_even(odd_to_even(a), b);
@@ -185,12 +187,13 @@ TW_INLINE void philox_words(uint32_t key0, uint32_t key1, uint64_t block, uint32
   store_u(out + 3 * kLanes, unpack64(b, d, true));
 }
 
-// Blocks whose step fp16 cannot hold have quotients that no int32 holds, which would all convert to the lowest one; NaN
-// passes.
+// Where fp16 cannot hold a block's step, quotients may be too large for int32, and all would convert to the lowest one.
+// NaN passes.
 TW_INLINE VecF in_int_range(VecF v) {
   return at_most(v, 0x1p30f);
 }
 
+// A rounding's prepare(i) comes before round() of any of the elements [i, i + kUnit).
 // Nearest, ties to even.
 struct Nearest {
   TW_INLINE explicit Nearest(const BlockIntNoise&) {}
@@ -201,14 +204,13 @@ struct NearestOfHuge : Nearest {
   using Nearest::Nearest;
   TW_INLINE VecI round(VecF v, int64_t) const { return to_nearest(in_int_range(v)); }
 };
-// Down or up with the probability of the distance: floor(v + (k + 0.5) / 65536), k 16 random bits.
+// Up with the probability of the fraction, otherwise down: floor(v + (k + 0.5) / 65536), k 16 random bits.
 struct Stochastic {
   static constexpr int kPerCall = 8 * kLanes;
   const BlockIntNoise& noise;
   int64_t from = 0, to = 0;  // elements that `buffer` covers
   uint16_t buffer[kChunk + 2 * kPerCall];
   TW_INLINE explicit Stochastic(const BlockIntNoise& n) : noise(n) {}
-  // Makes numbers for elements [i, i + kUnit).
   TW_INLINE void prepare(int64_t i) {
     if (i >= from && i + kUnit <= to) return;
     const int64_t skew = (int64_t)((noise.first + (uint64_t)i) & 7);
@@ -254,9 +256,9 @@ struct IntEncoder {
 
 struct Seen {
   bool finite;
-  bool huge;  // beyond what fp16 steps can hold
+  bool huge;  // some block wants a larger step than fp16 has
 };
-// Steps and their inverses, from the keys of the blocks.
+// Writes the steps of all blocks, and their inverses for encoding, from the blocks' keys.
 template <int Bits>
 TW_INLINE Seen symmetric_scales(const BlockIntForm& form, const uint32_t* keys, int64_t blocks, float* inverses,
                                 uint8_t* out) {
@@ -268,13 +270,13 @@ TW_INLINE Seen symmetric_scales(const BlockIntForm& form, const uint32_t* keys, 
     const VecU key = load_u(keys + b);
     const VecI wrong = key >= kBadKey;
     const VecF largest = value_of_key(key), wanted = magnitude(largest) / splat(levels);
-    huge |= wanted > splat(65504.0f);
+    huge |= wanted > splat(kLargestFp16);
     VecF step = storable_step<Bits>(wanted, form.scale);
-    if (with_sign) {  // the sign that is not the element's: -2^(b-1) times it is the element
+    if (with_sign) {  // the opposite of the largest element's sign: that element is -2^(bits-1) steps
       const VecU sign = ~(VecU)largest & 0x80000000u;
       step = step == splat(0.0f) ? step : (VecF)((VecU)step | sign);
     }
-    step = wrong ? (VecF)(VecU{} + 0x7fc00000u) : step;
+    step = wrong ? (VecF)(VecU{} + kNan) : step;
     bad |= wrong;
     store(inverses + b, step == splat(0.0f) ? splat(0.0f) : splat(1.0f) / step);
     write_scales(out, form.scale, b, 1, step, blocks - b < kLanes ? blocks - b : kLanes);
@@ -299,6 +301,7 @@ TW_INLINE Range range_of(const float* x, int64_t n) {
   return {-reduce_max(-low), reduce_max(high)};
 }
 
+// Writes offsets and steps of all blocks, and keeps offsets and inverses for encoding. Whether all was finite.
 template <int Bits>
 TW_INLINE bool asymmetric_scales(const BlockIntForm& form, const uint32_t* keys, const float* x, int64_t n,
                                  int64_t blocks, float* offsets, float* inverses, uint8_t* out) {
@@ -317,7 +320,7 @@ TW_INLINE bool asymmetric_scales(const BlockIntForm& form, const uint32_t* keys,
     }
     const VecI wrong = load_u(keys + b) >= kBadKey;
     bad |= wrong;
-    // In halves: the range of a block can be larger than the largest float (an infinite step is bounded below).
+    // Halved first: the range of a block can be larger than the largest float. storable_step bounds an infinite step.
     const VecF low = load(lows), high = load(highs);
     const VecF half_low = product(low, splat(0.5f)), half_high = product(high, splat(0.5f));
     const VecF middle = half_low + half_high;
@@ -325,7 +328,7 @@ TW_INLINE bool asymmetric_scales(const BlockIntForm& form, const uint32_t* keys,
     offset = storable_offset(offset, form.scale);
     const VecF below = (offset - low) / splat(kHalf), above = (high - offset) / splat(kHalf - 1.0f);
     VecF step = storable_step<Bits>(vmax(vmax(below, above), splat(0.0f)), form.scale);
-    const VecF nan = (VecF)(VecU{} + 0x7fc00000u);
+    const VecF nan = (VecF)(VecU{} + kNan);
     step = wrong ? nan : step;
     offset = wrong ? nan : offset;
     store(offsets + b, offset);
@@ -345,7 +348,7 @@ bool encode_as(const BlockIntForm& form, const BlockIntNoise& noise, const float
   Seen seen{};
   if constexpr (Asymmetric) {
     seen.finite = asymmetric_scales<Bits>(form, keys, x, n, blocks, offsets, inverses, out);
-    // Units that reach behind the last element read on.
+    // A unit that reaches beyond the last element reads offsets of blocks that are not there.
     for (int64_t b = blocks; b < blocks + kUnit; ++b) offsets[b] = 0.0f;
   } else {
     seen = symmetric_scales<Bits>(form, keys, blocks, inverses, out);
@@ -383,7 +386,7 @@ struct IntDecoder {
   const float* offsets;
   int64_t block;
 
-  // What the codes decode to where a whole unit has one step: looked up by lane.
+  // For units with one step: lane i is what code i decodes to. Looked up only on AVX-512 with 4 or 2 bits.
   TW_INLINE VecF values(VecF step) const {
 #ifdef __AVX512F__
     if constexpr (Bits == 4 && !Asymmetric) {
@@ -427,7 +430,7 @@ bool decode_as(const BlockIntForm& form, const uint8_t* in, int64_t n, float* ou
   VecI bad{};
   for (int64_t b = 0; b < blocks; b += kLanes) {
     const int64_t count = blocks - b < kLanes ? blocks - b : kLanes;
-    // -0, which no encoder writes, counts as 0: some of the loops below lose its sign.
+    // + 0 makes 0 of -0, which no encoder writes and whose sign some of the loops below would lose.
     const VecF step = read_scales(in, form.scale, Asymmetric ? 2 * b + 1 : b, Asymmetric ? 2 : 1, count) + VecF{};
     bad |= magnitude(step) == splat(__builtin_inff());
     store(steps + b, step);

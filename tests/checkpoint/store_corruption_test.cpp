@@ -1,5 +1,5 @@
-// Damage after the commit: every flipped bit and every cut is found, an older checkpoint steps in, and none is no
-// start.
+// Damage after the commit: every flipped bit and every cut is found, an older checkpoint is taken instead, and where
+// none verifies the run does not start from nothing.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,9 +12,9 @@ namespace {
 using namespace checkpoint_test;
 namespace fs = std::filesystem;
 
-std::vector<fs::path> files_of(const std::string& generation) {
+std::vector<fs::path> files_of(const std::string& checkpoint) {
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(generation)) files.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(checkpoint)) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -52,7 +52,7 @@ TEST(StoreCorruption, TwoThousandFlippedBitsAreAllFound) {
     }
     if (round % 100 == 0) {
       const LoadReport report = find_newest_valid(scratch.path());
-      EXPECT_EQ(report.manifest.step, 1) << "the older one steps in";
+      EXPECT_EQ(report.manifest.step, 1);
       load_checkpoint(report.path, loaded.visitor());
       EXPECT_TRUE(loaded == old_state);
     }
@@ -62,6 +62,7 @@ TEST(StoreCorruption, TwoThousandFlippedBitsAreAllFound) {
   EXPECT_EQ(find_newest_valid(scratch.path()).manifest.step, 2) << "undamaged again, it is accepted again";
 }
 
+// Cuts at and beside every edge of the format, and every 4096 bytes; then bytes appended, and a file gone.
 TEST(StoreCorruption, EveryInterestingTruncationIsFound) {
   const Scratch scratch;
   RandomState state(1, 60, 8), loaded(9, 60, 8);
@@ -74,9 +75,9 @@ TEST(StoreCorruption, EveryInterestingTruncationIsFound) {
     const std::string good = slurp(file.string());
     std::set<size_t> sizes{0, 1, 7, 8, 9, good.size() - 1, good.size() - 2, good.size() / 2};
     if (file.extension() == ".safetensors") {
-      uint64_t n = 0;
-      std::memcpy(&n, good.data(), 8);
-      for (const uint64_t s : {8 + n - 1, 8 + n, 8 + n + 1}) sizes.insert(s);
+      uint64_t header = 0;
+      std::memcpy(&header, good.data(), 8);
+      for (const uint64_t s : {8 + header - 1, 8 + header, 8 + header + 1}) sizes.insert(s);
       const SafetensorsFile opened(file.string());
       for (const SafetensorsEntry& e : opened.entries()) sizes.insert(e.begin), sizes.insert(e.begin + e.bytes / 2);
     }
@@ -101,7 +102,7 @@ TEST(StoreCorruption, EveryInterestingTruncationIsFound) {
   EXPECT_NO_THROW(verify_checkpoint(scratch / "step_000002"));
 }
 
-// The load itself looks again: damage between verifying and loading does not slip in.
+// Loading checks again what it reads.
 TEST(StoreCorruption, DamageAfterVerifyingIsFoundByLoading) {
   const Scratch scratch;
   RandomState state(1), loaded(9);
@@ -133,7 +134,7 @@ TEST(StoreCorruption, NoneThatVerifiesIsNotAFreshStart) {
   }
 }
 
-// latest.json is for people: lost, torn or lying, loading does not care.
+// latest.json is for people: loading does not care whether it is lost, torn or wrong.
 TEST(StoreCorruption, LatestIsOnlyAConvenience) {
   const Scratch scratch;
   RandomState state(1);
@@ -148,7 +149,7 @@ TEST(StoreCorruption, LatestIsOnlyAConvenience) {
   EXPECT_EQ(store.newest()->manifest.step, 2);
 }
 
-// Two checkpoints of the same run with one shard swapped: each file is whole, the manifest still says no.
+// A shard of another checkpoint of the same run: every file is whole, but not what the manifest lists.
 TEST(StoreCorruption, ShardOfAnotherStepIsFound) {
   const Scratch scratch;
   RandomState one(1), two(2);

@@ -1,11 +1,11 @@
-// Paths of the CUDA ops that the tests shared with the CPU do not reach: long rows, long segments, unaligned views,
-// many spans, and bits that must be those of the CPU. Runs on a GPU and on the emulation.
+// What the tests that CUDA's ops share with the CPU's do not reach: long rows, long segments, unaligned views, many
+// decay spans, and bits that must be those of the CPU. Runs on a GPU and on the emulation.
 #include <algorithm>
 #include <limits>
 
 #include "tests/ops/attention_oracle.h"
 #include "tests/support/op_test_support.h"
-// Behind the support: its CpuExec stays the CPU's.
+// After the support, whose CpuExec keeps the CPU's ops: from here on cpu_ops is the table under test.
 #include "tests/support/tested_ops.h"
 
 namespace thinwire::test::ops_cuda_test {
@@ -28,7 +28,7 @@ class TestedExec {
   Exec exec_;
 };
 
-// The same numbers one element further: no vector access fits them.
+// A copy that starts one element later, so that no vector access is aligned.
 struct Shifted {
   explicit Shifted(const Tensor& t) : whole(t.view().dtype, {t.count() + 1}), view(t.view()) {
     view.data = static_cast<char*>(whole.view().data) + size_of(view.dtype);
@@ -56,98 +56,48 @@ TEST(CudaOps, UnalignedViewsGiveTheSameBits) {
       const int64_t batch = rows % 4 == 0 ? 4 : 1;
       const Tensor a = random_tensor(rng, type, {rows, cols}), b = random_tensor(rng, type, {rows, cols});
       const Tensor wide = random_tensor(rng, type, {rows, 2 * cols}, 3.0);
-      const Shifted a1(a), b1(b), wide1(wide);
-      Tensor y(type, {rows, cols});
-      const auto same = [&](const char* what, auto aligned, auto shifted) {
-        Tensor first = y;
-        Shifted second(y);
-        aligned(first.view());
-        shifted(second.view);
-        EXPECT_TRUE(second.same_bits(first)) << what;
+      const Tensor table = random_tensor(rng, type, {11, cols}), tokens = random_tokens(rng, rows, 11);
+      const Shifted a1(a), b1(b), wide1(wide), table1(table);
+      struct Inputs {
+        View a, b, wide, table;
+      };
+      const auto same = [&](const char* what, DType to, int64_t width, const auto& op) {
+        const Tensor first(to, {rows, width});
+        const Shifted second(first);
+        op(Inputs{a, b, wide, table}, first.view());
+        op(Inputs{a1, b1, wide1, table1}, second.view);
+        EXPECT_TRUE(second.same_bits(first)) << what << " to " << name_of(to);
       };
       for (float p : {0.0f, 0.4f}) {
         const Dropout dropout = some_dropout(p, batch);
-        same(
-            "residual_add",
-            [&](View out) {
-              ops.residual_add(*exec, {a, b, out, dropout});
-            },
-            [&](View out) {
-              ops.residual_add(*exec, {a1, b1, out, dropout});
-            });
-        same(
-            "dropout_apply",
-            [&](View out) {
-              ops.dropout_apply(*exec, {a, out, dropout});
-            },
-            [&](View out) {
-              ops.dropout_apply(*exec, {a1, out, dropout});
-            });
+        same("residual_add", type, cols, [&](const Inputs& in, View out) {
+          ops.residual_add(*exec, {in.a, in.b, out, dropout});
+        });
+        same("dropout_apply", type, cols, [&](const Inputs& in, View out) {
+          ops.dropout_apply(*exec, {in.a, out, dropout});
+        });
       }
       for (GeluKind kind : {GeluKind::kTanh, GeluKind::kExact}) {
-        same(
-            "gelu_forward",
-            [&](View out) {
-              ops.gelu_forward(*exec, {kind, a, out});
-            },
-            [&](View out) {
-              ops.gelu_forward(*exec, {kind, a1, out});
-            });
-        same(
-            "gelu_backward",
-            [&](View out) {
-              ops.gelu_backward(*exec, {kind, a, b, out});
-            },
-            [&](View out) {
-              ops.gelu_backward(*exec, {kind, a1, b1, out});
-            });
+        same("gelu_forward", type, cols, [&](const Inputs& in, View out) {
+          ops.gelu_forward(*exec, {kind, in.a, out});
+        });
+        same("gelu_backward", type, cols, [&](const Inputs& in, View out) {
+          ops.gelu_backward(*exec, {kind, in.a, in.b, out});
+        });
       }
-      same(
-          "swiglu_forward",
-          [&](View out) {
-            ops.swiglu_forward(*exec, {wide, out});
-          },
-          [&](View out) {
-            ops.swiglu_forward(*exec, {wide1, out});
-          });
-      Tensor dwide(type, {rows, 2 * cols});
-      const Shifted dwide1(dwide);
-      ops.swiglu_backward(*exec, {wide, a, dwide});
-      ops.swiglu_backward(*exec, {wide1, a1, dwide1});
-      EXPECT_TRUE(dwide1.same_bits(dwide)) << "swiglu_backward";
-      same(
-          "axpy",
-          [&](View out) {
-            ops.axpy(*exec, {0.3f, a, out});
-          },
-          [&](View out) {
-            ops.axpy(*exec, {0.3f, a1, out});
-          });
-      same(
-          "fill_constant",
-          [&](View out) {
-            ops.fill_constant(*exec, {out, 0.1f});
-          },
-          [&](View out) {
-            ops.fill_constant(*exec, {out, 0.1f});
-          });
-      for (DType to : compute_types()) {
-        Tensor cast(to, {rows, cols});
-        const Shifted cast1(cast);
-        ops.cast(*exec, {a, cast});
-        ops.cast(*exec, {a1, cast1});
-        EXPECT_TRUE(cast1.same_bits(cast)) << "cast to " << name_of(to);
-      }
-      const Tensor table = random_tensor(rng, type, {11, cols}), tokens = random_tokens(rng, rows, 11);
-      const Shifted table1(table);
-      same(
-          "embedding_forward",
-          [&](View out) {
-            ops.embedding_forward(*exec, {tokens, table, a, out, rows, 0});
-          },
-          [&](View out) {
-            ops.embedding_forward(*exec, {tokens, table1, a1, out, rows, 0});
-          });
+      same("swiglu_forward", type, cols, [&](const Inputs& in, View out) {
+        ops.swiglu_forward(*exec, {in.wide, out});
+      });
+      same("swiglu_backward", type, 2 * cols, [&](const Inputs& in, View out) {
+        ops.swiglu_backward(*exec, {in.wide, in.a, out});
+      });
+      same("axpy", type, cols, [&](const Inputs& in, View out) { ops.axpy(*exec, {0.3f, in.a, out}); });
+      same("fill_constant", type, cols, [&](const Inputs&, View out) { ops.fill_constant(*exec, {out, 0.1f}); });
+      for (DType to : compute_types())
+        same("cast", to, cols, [&](const Inputs& in, View out) { ops.cast(*exec, {in.a, out}); });
+      same("embedding_forward", type, cols, [&](const Inputs& in, View out) {
+        ops.embedding_forward(*exec, {tokens, in.table, in.a, out, rows, 0});
+      });
       Tensor dtable = random_tensor(rng, DType::f32, {11, cols});
       const Shifted dtable1(dtable);
       ops.embedding_backward(*exec, {tokens, a, dtable, View(), rows});
@@ -176,7 +126,7 @@ TEST(CudaOps, DropoutCastAndEmbeddingHaveTheBitsOfTheCpu) {
         tested->ops.residual_add(*tested, {x, x, mine, dropout});
         cpu->ops.residual_add(*cpu, {x, x, its, dropout});
         for (int64_t i = 0; i < x.count(); ++i) {
-          // A product and a sum, which one of them may round together.
+          // A product and a sum, which either of the two may fuse.
           ASSERT_NEAR(mine.at(i), its.at(i), (2 * kU + epsilon_of(type)) * 3 * std::abs(x.at(i)));
         }
       }
@@ -220,8 +170,8 @@ TEST(CudaOps, NormalNumbersAreThoseOfTheCpuUpToTheLastBitOfLibm) {
   }
 }
 
-// Segments of one row of the table around the length of a piece, several of them side by side, against the order that
-// the op promises: up to 256 tokens one by one onto the row, else sums of 256 tokens each, added to the row in order.
+// Rows of the table with about as many tokens as a piece holds (256), side by side, against the order that the op
+// promises: up to 256 tokens are added to the row one by one; of more, sums of 256 each are, in order.
 TEST(CudaOps, EmbeddingBackwardCutsLongSegmentsInAFixedOrder) {
   const std::vector<std::vector<int64_t>> kCounts = {
       {256},           {257},         {1, 257, 3},          {300, 300, 300}, {511, 1, 512},
@@ -271,11 +221,11 @@ TEST(CudaOps, EmbeddingBackwardCutsLongSegmentsInAFixedOrder) {
   }
 }
 
-// Rows that do not fit shared memory (28,672 fp32 or 57,344 16-bit numbers), and such that just do.
+// Rows that just fit shared memory (28,672 fp32 or 57,344 16-bit numbers), and rows that do not.
 TEST(CudaOps, CrossEntropyOfRowsBeyondSharedMemory) {
   for (DType type : compute_types()) {
     const int64_t fits = type == DType::f32 ? 28672 : 57344;
-    // Also those whose row and the kernel's static arrays together pass the 48 KB that need no asking.
+    // And rows that, only with the kernel's static arrays, take more than the 48 KB that every kernel gets unasked.
     const int64_t free = type == DType::f32 ? 12288 : 24576, close = free - 63;
     for (auto [cols, valid] : {std::pair<int64_t, int64_t>{fits, fits},
                                {fits + 8, fits + 1},
@@ -330,7 +280,7 @@ struct NormShape {
   int64_t rows, cols;
 };
 
-// One pack per thread, several, and rows that are too long for registers, forward and backward.
+// Rows of one vector per thread, of several, and too long for registers; forward and backward.
 TEST(CudaOps, NormsOfLongRowsAgreeWithFloat64) {
   const std::vector<NormShape> shapes = {{DType::f32, 17, 1028},  {DType::f32, 20, 768},  {DType::f32, 3, 2052},
                                          {DType::f32, 9, 4096},   {DType::f32, 3, 4100},  {DType::f32, 2, 8196},
@@ -408,7 +358,7 @@ TEST(CudaOps, NormsOfLongRowsAgreeWithFloat64) {
           const auto at = static_cast<size_t>(c);
           const double unit = (sum.at(i) - m) * s, g = dy.at(i) * weight.at(c);
           const double want = residual.at(i) + s * (g - c1 - unit * c2);
-          // As for y, the op's own mean and rstd are off too.
+          // As for y: the op uses its own mean and rstd.
           const double unit_error = s * mean_error + std::abs(unit) * (depth / 2 + 9) * kU;
           const double bound = s * (kU * (4 * (std::abs(g) + std::abs(c1) + std::abs(unit * c2)) +
                                           (depth + 4) * g_size + std::abs(unit) * (depth + 8) * gu_size) +
@@ -431,7 +381,7 @@ TEST(CudaOps, NormsOfLongRowsAgreeWithFloat64) {
   }
 }
 
-// Decay alone moves the weights: each element tells which span it was taken to be in.
+// With zero gradients decay alone moves the weights, so that each element tells its span.
 TEST(CudaOps, EveryElementGetsTheDecayOfItsSpan) {
   std::mt19937 rng(13);
   for (int64_t wanted : {1, 2, 100, 127, 128, 129, 400}) {
@@ -515,19 +465,19 @@ TEST(CudaOps, OptimizersAgreeWithTheCpu) {
 
 TEST(CudaOps, AttentionOfEveryHeadSize) {
   std::mt19937 rng(15);
-  int which = 0;
+  int number = 0;
   for (int64_t d : {1, 2, 63, 64, 65, 127, 128, 129, 200, 255, 256}) {
     for (Packing packing : {Packing::kInterleaved, Packing::kCache}) {
       AttentionCase c;
-      c.dtype = compute_types()[static_cast<size_t>(which++ % 3)];
+      c.dtype = compute_types()[static_cast<size_t>(number % 3)];
       c.packing = packing;
       c.q_len = 70;
       c.kv_len = packing == Packing::kCache ? 135 : 70;
       c.groups = 2;
-      c.heads_per_group = 1 + which % 2;
+      c.heads_per_group = 1 + number / 2 % 2;  // either for both packings
       c.head_dim = d;
       c.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
-      c.dropout = which % 4 == 0 ? 0.2f : 0.0f;
+      c.dropout = number++ % 5 == 0 ? 0.2f : 0.0f;
       AttentionTensors x(c, rng);
       TestedExec exec;
       x.run_forward(*exec);
@@ -536,7 +486,7 @@ TEST(CudaOps, AttentionOfEveryHeadSize) {
       expect_within(x.out, want.out, want.out_bound, "out of " + c.name());
       expect_within(x.lse, want.lse, want.lse_bound, "lse of " + c.name());
       expect_within(x.dq, want.dq, want.dq_bound, "dq of " + c.name());
-      if (packing == Packing::kInterleaved) continue;
+      if (packing == Packing::kInterleaved) continue;  // dq's tensor holds all three
       expect_within(x.dk, want.dk, want.dk_bound, "dk of " + c.name());
       expect_within(x.dv, want.dv, want.dv_bound, "dv of " + c.name());
     }

@@ -160,7 +160,8 @@ def loss_charts(view, members):
         ends = [(curves[r["id"]][-1], r["report"], hint(r, view.loss)) for r in g["rows"] if curves[r["id"]]]
         tokens.append({**style, "points": [(m.tokens, m.loss) for m in drawn], "band": [(m.tokens, m.low, m.high) for m in drawn] if len(ends) > 1 else [],
                        "ends": [(m.tokens, m.loss, *link) for m, *link in ends]})
-        sent.append({**style, "points": [(m.bytes, m.loss) for m in drawn if m.bytes > 0], "ends": [(m.bytes, m.loss, *link) for m, *link in ends if m.bytes > 0]})
+        sent.append({**style, "points": [(m.bytes, m.loss) for m in drawn if m.bytes > 0],
+                     "ends": [(m.bytes, m.loss, *link) for m, *link in ends if m.bytes > 0]})
         base = base_of.get(g["rows"][0]["baseline"])
         base_loss = {m.step: m.loss for m in base} if base and not g["base"] else {}
         points = [(m.tokens, 100.0 * (m.loss / base_loss[m.step] - 1.0)) for m in mean if base_loss.get(m.step)]

@@ -196,7 +196,7 @@ class Commands(unittest.TestCase):
         shutil.rmtree(cls.folder)
 
     def run_in(self, words, page):
-        done = subprocess.run(words, cwd=self.folder, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(words, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False)
         self.assertEqual(done.returncode, 0, f"{page}: {shlex.join(words)}\n{done.stdout[-500:]}{done.stderr[-1500:]}")
         return done.stdout
 
@@ -213,7 +213,8 @@ class Commands(unittest.TestCase):
             self.run_in([*front, *words], page)
         elif program.startswith("scripts/"):
             self.assertTrue(os.access(os.path.join(ROOT, program), os.X_OK), command)
-            if os.path.basename(program) in ("sweep", "lab", "install_deps.sh", "quickstart.sh", "gpu_check.sh", "bench_tables.py"):  # they read their own options
+            # These read their options themselves; others hand them on.
+            if os.path.basename(program) in ("sweep", "lab", "install_deps.sh", "quickstart.sh", "gpu_check.sh", "bench_tables.py"):
                 for option in (w.partition("=")[0] for w in arguments if w.startswith("--") and w != "--"):
                     self.assertIn(option, read(program), f"{page}: {command}")
         else:

@@ -530,7 +530,8 @@ class Sweeps(StandInCase):
                 self.assertEqual(self.states_of(), ["preempted"] * 2)
                 # A live table ends where no job is left that could change it.
                 live = "import sweep_status, sweep_store, sys; sweep_status.show(sweep_store.Sweep(sys.argv[1]), None, lambda: None, True)"
-                shown = subprocess.run([sys.executable, "-c", live, self.out], env=environment({"PYTHONPATH": str(ROOT / "scripts")}), capture_output=True, text=True, check=True, timeout=30)
+                shown = subprocess.run([sys.executable, "-c", live, self.out], env=environment({"PYTHONPATH": str(ROOT / "scripts")}), capture_output=True, text=True,
+                                       check=True, timeout=30)
                 self.assertIn("nobody works on it", shown.stdout)
                 self.sweep_here("run", self.out)
                 self.assertEqual(len(self.queue.jobs()), 2)  # cancelled stays cancelled

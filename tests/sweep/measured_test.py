@@ -173,7 +173,8 @@ class Help(unittest.TestCase):
                 self.assertIn(name, done.stdout)
 
     def test_calibrate_says_first_that_it_cannot_write(self):
-        done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "calibrate"), "--output", "/nowhere/machine.json"], capture_output=True, text=True, check=False)
+        command = [sys.executable, os.path.join(SCRIPTS, "calibrate"), "--output", "/nowhere/machine.json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (1, "error: calibrate: /nowhere: no such folder\n"))
 
     def test_a_page_needs_cells(self):

@@ -24,7 +24,7 @@ def pretty_time(seconds):
 
 
 class View:
-    """The folder as one poll finds it; the files of points are read once."""
+    """The folder as one poll finds it."""
 
     def __init__(self, sweep, only=None):
         self.sweep, self.points, self.holder = sweep, sweep.points(only), sweep.holder()

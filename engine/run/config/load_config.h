@@ -43,7 +43,7 @@ struct ResolvedConfig {
   std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key
 };
 
-// The notes as lines, one per text with all its keys: "hostfile, num_gpus: ranks come from ...".
+// The notes as lines in their order, one per text with all its keys: "hostfile, num_gpus: ranks come from ...".
 std::vector<std::string> note_lines(const ResolvedConfig& config);
 
 // Later files win per key, then overrides (`key.sub=value`) in their order. For a path that does not exist, the file

@@ -17,4 +17,8 @@ std::unique_ptr<DeviceCodec> make_device_codec(const CodecSpec& spec) {
   return nullptr;
 }
 
+std::unique_ptr<DeviceRounds> make_device_rounds(const CodecSpec& spec) {
+  return spec.codec == "low_rank" ? make_low_rank_rounds_cuda(codec_spec(spec.codec, spec.parameters)) : nullptr;
+}
+
 }  // namespace thinwire

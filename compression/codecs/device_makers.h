@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "compression/device_codec.h"
+#include "compression/device_rounds.h"
 
 namespace thinwire {
 
@@ -15,5 +16,6 @@ std::unique_ptr<DeviceCodec> make_mx_cuda(const CodecSpec& spec);
 std::unique_ptr<DeviceCodec> make_e3m0_cuda(const CodecSpec& spec);
 std::unique_ptr<DeviceCodec> make_zfp_cuda(const CodecSpec& spec);
 std::unique_ptr<DeviceCodec> make_low_rank_cuda(const CodecSpec& spec);  // point to point
+std::unique_ptr<DeviceRounds> make_low_rank_rounds_cuda(const CodecSpec& spec);
 
 }  // namespace thinwire

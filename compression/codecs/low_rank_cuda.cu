@@ -1,32 +1,17 @@
-// Codec low_rank on a GPU, point to point: factors, payloads and warm starts of low_rank.cpp, bit by bit.
+// Codec low_rank on a GPU: factors, payloads and warm starts of low_rank.cpp and low_rank_rounds.cpp, bit by bit.
 //
-// A message is gathered in fp32 with its residual, multiplied and orthonormalised; then the kernel of all coders takes
-// it tile by tile for what its payload decodes to. Whether something is not finite is known on the device alone: a warm
-// factor is written in any case, as it was if so.
+// Point to point a message is gathered in fp32 with its residual, multiplied and orthonormalised; then the kernel of
+// all coders takes it tile by tile for what its payload decodes to. Whether something is not finite is known on the
+// device alone: a warm factor is written in any case, as it was if so.
 #include "compression/codecs/device_makers.h"
-#include "compression/codecs/low_rank.h"
 #include "compression/codecs/low_rank_cuda.h"
 #include "compression/device_kernels.h"
-#include "compression/device_state.h"
 
 namespace thinwire {
 namespace {
 
-constexpr int kTeam = 16;                       // threads that hold the partial sums of an element of p
-constexpr int kTeamRows = 2, kTeamVectors = 8;  // of p at a time: 16 sums each
-constexpr int kBlockRows = kTileThreads / kTeam * kTeamRows;
-constexpr int kRightThreads = 64, kRightVectors = 8;
 constexpr int kPlacesAtOnce = 32;
 constexpr int64_t kMostDeviceRank = 4096;
-
-TW_DEVICE bool is_finite_float(float v) {
-  return (bits_of(v) & 0x7fffffffu) < 0x7f800000u;
-}
-
-// A factor's element that meets many of the other's, as splat() of simd.h hands it on: -0 has become 0.
-TW_DEVICE float splat_of(float v) {
-  return 0.0f + v;
-}
 
 // The part that has element e of the message.
 TW_DEVICE int place_of(const LowRankPlaces& places, int64_t e) {
@@ -49,10 +34,9 @@ struct PlacesToWrite {
 static_assert(sizeof(PlacesToWrite) + 64 < 4096);  // parameters of a kernel
 
 TW_KERNEL void __launch_bounds__(kWarp)
-    write_places_kernel(const TW_GRID_CONSTANT PlacesToWrite from, LowRankPlace* to, unsigned* bad) {
+    write_places_kernel(const TW_GRID_CONSTANT PlacesToWrite from, LowRankPlace* to) {
   const int i = static_cast<int>(threadIdx.x);
   if (i < from.count) to[from.first + i] = from.list[i];
-  if (i == 0 && from.first == 0 && bad != nullptr) *bad = 0;
 }
 
 // x = what should arrive, in fp32.
@@ -62,122 +46,6 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2) gather_message_kernel(const TW
   TileValues values, work;
   load_input<false>(job, at, n, job.vectors, values, work);
   store_tile({x, 0}, at, n, true, values);
-}
-
-// Elements that no factor stands for. Block (b, i): of place i.
-TW_KERNEL void __launch_bounds__(kTileThreads)
-    gather_raw_kernel(LowRankPlaces places, const float* x, float* raw, unsigned* bad) {
-  const LowRankPlace& place = places.list[blockIdx.y];
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
-  if (place.rank != 0 || e >= place.cols) return;
-  const float value = x[place.first + e];
-  raw[place.p + e] = value;
-  if (!is_finite_float(value)) atomic_or(bad, 1u);
-}
-
-// ---- factors -------------------------------------------------------------------------------------------------------
-// q = what the message before left or, before the first one, random numbers. Block (b, i): of place i.
-TW_KERNEL void __launch_bounds__(kTileThreads)
-    begin_factor_kernel(LowRankPlaces places, const int64_t* messages, const float* warm, float* q, uint32_t key0,
-                        uint32_t key1, uint32_t slot) {
-  const LowRankPlace place = places.list[blockIdx.y];
-  const int64_t count = place.cols * place.rank;
-  const int64_t e = 4 * (static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x);
-  if (e >= count) return;
-  const bool is_first = messages[0] == 0;
-  Words words = {};
-  if (is_first)
-    words =
-        philox_words(key0, key1, static_cast<uint32_t>(e / 4), static_cast<uint32_t>(place.matrix), slot, kFirstFactor);
-  TW_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    if (e + k >= count) continue;
-    const float uniform = static_cast<float>(words.w[k] >> 8) * 0x1p-24f;
-    q[place.q + e + k] = is_first ? 2.0f * uniform + (0x1p-24f - 1.0f) : warm[place.q + e + k];
-  }
-}
-
-// p = x q, kTeamRows rows and kTeamVectors vectors for each team. Block (b, i): of place i, those of the same rows one
-// behind the other.
-TW_KERNEL void __launch_bounds__(kTileThreads)
-    left_kernel(LowRankPlaces places, const float* x, const float* q, float* p, unsigned* bad) {
-  const LowRankPlace place = places.list[blockIdx.y];
-  if (place.rank == 0) return;
-  const unsigned groups = static_cast<unsigned>((place.rank + kTeamVectors - 1) / kTeamVectors);
-  const int64_t row = static_cast<int64_t>(blockIdx.x / groups) * kBlockRows + threadIdx.x / kTeam * kTeamRows;
-  if (row - threadIdx.x / kTeam * kTeamRows >= place.rows) return;
-  const int vector = static_cast<int>(blockIdx.x % groups) * kTeamVectors;
-  const int lane = static_cast<int>(threadIdx.x % kTeam);
-  const float* const from = x + place.first + row * place.cols;
-  const float* const basis = q + place.q + vector * place.cols;
-  float sum[kTeamRows][kTeamVectors] = {};
-  TW_UNROLL_BY(2)
-  for (int64_t k = lane; k < place.cols; k += kTeam) {
-    float a[kTeamRows];
-    TW_UNROLL
-    for (int i = 0; i < kTeamRows; ++i) a[i] = row + i < place.rows ? from[i * place.cols + k] : 0.0f;
-    TW_UNROLL
-    for (int c = 0; c < kTeamVectors; ++c) {
-      const float b = vector + c < place.rank ? basis[c * place.cols + k] : 0.0f;
-      TW_UNROLL
-      for (int i = 0; i < kTeamRows; ++i) sum[i][c] = fmaf(a[i], b, sum[i][c]);
-    }
-  }
-  bool finite = true;
-  TW_UNROLL
-  for (int i = 0; i < kTeamRows; ++i) {
-    TW_UNROLL
-    for (int c = 0; c < kTeamVectors; ++c) {
-      float s = sum[i][c];
-      TW_UNROLL
-      for (int lanes = kTeam / 2; lanes > 0; lanes /= 2) s = s + shuffle_xor(s, lanes);
-      if (lane != 0 || row + i >= place.rows || vector + c >= place.rank) continue;
-      p[place.p + (vector + c) * place.rows + row + i] = s;
-      finite = finite && is_finite_float(s);
-    }
-  }
-  if (!finite) atomic_or(bad, 1u);
-}
-
-// q = x^T p over the rows of each chunk. Block (b, i): of place i, kRightThreads columns of a chunk and of
-// kRightVectors vectors, those of the same columns one behind the other. sums: [chunks][q_count].
-TW_KERNEL void __launch_bounds__(kRightThreads)
-    right_kernel(LowRankPlaces places, const float* x, const float* p, float* sums, int64_t q_count) {
-  const LowRankPlace place = places.list[blockIdx.y];
-  if (place.rank == 0) return;
-  const unsigned groups = static_cast<unsigned>((place.rank + kRightVectors - 1) / kRightVectors);
-  const unsigned strips = static_cast<unsigned>((place.cols + kRightThreads - 1) / kRightThreads);
-  const int vector = static_cast<int>(blockIdx.x % groups) * kRightVectors;
-  const int64_t column = static_cast<int64_t>(blockIdx.x / groups % strips) * kRightThreads + threadIdx.x;
-  const int64_t chunk = blockIdx.x / groups / strips, first = chunk * kRightRows;
-  if (first >= place.rows || column >= place.cols) return;
-  const int64_t last = first + kRightRows < place.rows ? first + kRightRows : place.rows;
-  const float* const from = x + place.first + column;
-  const float* const basis = p + place.p + vector * place.rows;
-  float sum[kRightVectors] = {};
-  TW_UNROLL_BY(4)
-  for (int64_t i = first; i < last; ++i) {
-    const float a = from[i * place.cols];
-    TW_UNROLL
-    for (int c = 0; c < kRightVectors; ++c)
-      sum[c] = fmaf(a, vector + c < place.rank ? splat_of(basis[c * place.rows + i]) : 0.0f, sum[c]);
-  }
-  TW_UNROLL
-  for (int c = 0; c < kRightVectors; ++c) {
-    if (vector + c < place.rank) sums[chunk * q_count + place.q + (vector + c) * place.cols + column] = sum[c];
-  }
-}
-
-// The chunks one behind the other. Block (b, i): of place i.
-TW_KERNEL void __launch_bounds__(kTileThreads)
-    add_chunks_kernel(LowRankPlaces places, const float* sums, int64_t q_count, float* q, unsigned* bad) {
-  const LowRankPlace place = places.list[blockIdx.y];
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
-  if (e >= place.cols * place.rank) return;
-  float sum = sums[place.q + e];
-  for (int64_t chunk = 1; chunk * kRightRows < place.rows; ++chunk) sum = sum + sums[chunk * q_count + place.q + e];
-  q[place.q + e] = sum;
-  if (!is_finite_float(sum)) atomic_or(bad, 1u);
 }
 
 // What the next message starts from.
@@ -199,18 +67,19 @@ TW_KERNEL void __launch_bounds__(kTileThreads)
 }
 
 // ---- what a payload decodes to -------------------------------------------------------------------------------------
-// The codec of the kernels of all coders. Payloads have been written; tiles are numbered from the message's first one.
+// The codec of the kernels of all coders. Payloads have been written.
 struct LowRankTiles {
   LowRankPlaces places;
-  int64_t p_count, raw_count;
-  const unsigned* bad;  // of the message that is packed
+  int64_t p_at, raw_at, q_at;     // where they begin in a payload
+  const unsigned* bad = nullptr;  // of the message that is packed
+  int64_t first = 0;              // element of the message that the first tile begins with
 
   TW_DEVICE float element(const float* payload, int64_t e) const {
     const LowRankPlace& place = places.list[place_of(places, e)];
     const int64_t inside = e - place.first;
-    if (place.rank == 0) return payload[p_count + place.p + inside];
+    if (place.rank == 0) return payload[raw_at + place.p + inside];
     const int64_t row = inside / place.cols, column = inside - row * place.cols;
-    const float *p = payload + place.p + row, *q = payload + p_count + raw_count + place.q + column;
+    const float *p = payload + p_at + place.p + row, *q = payload + q_at + place.q + column;
     float sum = 0.0f;
     for (int c = 0; c < place.rank; ++c) sum = fmaf(splat_of(p[c * place.rows]), q[c * place.cols], sum);
     return sum;
@@ -218,7 +87,9 @@ struct LowRankTiles {
   // Four elements of one row.
   TW_DEVICE void four(const float* payload, const LowRankPlace& place, int64_t row, int64_t column,
                       float (&sum)[4]) const {
-    const float *p = payload + place.p + row, *q = payload + p_count + raw_count + place.q + column;
+    TW_UNROLL
+    for (int k = 0; k < 4; ++k) sum[k] = 0.0f;
+    const float *p = payload + p_at + place.p + row, *q = payload + q_at + place.q + column;
     TW_UNROLL_BY(2)
     for (int c = 0; c < place.rank; ++c) {
       const float a = splat_of(p[c * place.rows]);
@@ -226,13 +97,15 @@ struct LowRankTiles {
       for (int k = 0; k < 4; ++k) sum[k] = fmaf(a, q[c * place.cols + k], sum[k]);
     }
   }
+  // kRawStays: elements of no matrix stay what they are in v.
+  template <bool kRawStays = false>
   TW_DEVICE void expand(const void* from, int64_t at, int n, TileValues& v) const {
     const float* const payload = static_cast<const float*>(from);
     TW_UNROLL
     for (int s = 0; s < kTileSteps; ++s) {
       const int i = tile_element(s);
       TW_UNROLL
-      for (int k = 0; k < 4; ++k) v[s][k] = 0.0f;
+      for (int k = 0; k < 4; ++k) v[s][k] = kRawStays ? v[s][k] : 0.0f;
       if (i >= n) continue;
       const LowRankPlace& place = places.list[place_of(places, at + i)];
       const int64_t inside = at + i - place.first, row = place.rank == 0 ? 0 : inside / place.cols;
@@ -243,6 +116,7 @@ struct LowRankTiles {
       }
       TW_UNROLL_BY(1)
       for (int k = 0; k < 4 && i + k < n; ++k) {
+        if (kRawStays && places.list[place_of(places, at + i + k)].rank == 0) continue;
         const float value = element(payload, at + i + k);
         TW_UNROLL
         for (int j = 0; j < 4; ++j) v[s][j] = j == k ? value : v[s][j];  // an index that is not known has no register
@@ -250,113 +124,40 @@ struct LowRankTiles {
     }
   }
 
-  TW_DEVICE bool encode(unsigned char*, TileValues& v, int n, uint64_t first, uint8_t* out, bool decoded) const {
-    if (decoded) expand(out, static_cast<int64_t>(first), n, v);
+  TW_DEVICE bool encode(unsigned char*, TileValues& v, int n, uint64_t at, uint8_t* out, bool decoded) const {
+    if (decoded) expand(out, static_cast<int64_t>(at), n, v);
     return *bad != 0;
   }
   TW_DEVICE bool decode(const uint8_t* in, int n, TileValues& v) const {
-    expand(in, static_cast<int64_t>(blockIdx.x) * kMostDeviceTile, n, v);
+    expand(in, first + static_cast<int64_t>(blockIdx.x) * kMostDeviceTile, n, v);
     return true;
   }
 };
 
-// ---- what queues them ----------------------------------------------------------------------------------------------
-std::vector<LowRankPlace> places_of(const LowRankLayout& layout) {
-  std::vector<LowRankPlace> places;
-  LowRankPlace next;  // with the sums so far
-  auto raw = layout.raw.begin();
-  const auto add_raw = [&](int64_t before) {
-    for (; raw != layout.raw.end() && raw->first < before; ++raw) {
-      LowRankPlace place;
-      place.first = raw->first, place.rows = 1, place.cols = raw->count, place.p = raw->at;
-      places.push_back(place);
-    }
-  };
-  for (const LowRankMatrix& m : layout.matrices) {
-    add_raw(m.first);
-    next.first = m.first, next.rows = m.rows, next.cols = m.cols, next.p = m.p, next.q = m.q;
-    next.rank = static_cast<int>(m.rank);
-    places.push_back(next);
-    next.rows_before += m.rows, next.cols_before += m.cols;
-    next.squares += m.rank * m.rank, next.vectors += m.rank;
-    ++next.matrix;
-  }
-  add_raw(layout.count);
-  return places;
-}
-
-// bad: becomes 0; or nullptr.
-LowRankPlaces queue_places(CudaQueue& queue, std::span<const LowRankPlace> places, LowRankPlace* to, unsigned* bad) {
-  const auto count = static_cast<int>(places.size());
+// ---- point to point ------------------------------------------------------------------------------------------------
+LowRankPlaces queue_places(CudaQueue& queue, const LowRankParts& parts) {
+  const auto count = static_cast<int>(parts.list.size());
+  auto* const to = reinterpret_cast<LowRankPlace*>(queue.scratch(parts.list.size() * sizeof(LowRankPlace)));
   for (int first = 0; first < count; first += kPlacesAtOnce) {
     PlacesToWrite from;
     from.first = first, from.count = std::min(kPlacesAtOnce, count - first);
-    std::copy_n(places.begin() + first, from.count, from.list);
-    queue.launch("places of low_rank", write_places_kernel, {1}, kWarp, 0, from, to, bad);
+    std::copy_n(parts.list.begin() + first, from.count, from.list);
+    queue.launch("places of low_rank", write_places_kernel, {1}, kWarp, 0, from, to);
   }
   return {to, count};
 }
 
-// Of all matrices of a message: sums of their sizes, and the largest of each.
-struct Extents {
-  LowRankPlace sums, most;
-  int64_t most_raw = 0;
-  explicit Extents(std::span<const LowRankPlace> places) {
-    for (const LowRankPlace& m : places) {
-      if (m.rank == 0) most_raw = std::max(most_raw, m.cols);
-      if (m.rank == 0) continue;
-      sums.rows_before += m.rows, sums.cols_before += m.cols;
-      sums.squares += int64_t{m.rank} * m.rank, sums.vectors += m.rank;
-      most.rows = std::max(most.rows, m.rows), most.cols = std::max(most.cols, m.cols);
-      most.rank = std::max(most.rank, m.rank);
-    }
-  }
-};
-
-// The scratch of one message, cut up.
-class PackSpace {
- public:
-  PackSpace(CudaQueue& queue, const LowRankLayout& layout, int64_t place_count, const Extents& extents) {
-    const LowRankPlace& sums = extents.sums;
-    const auto plan = [&] {
-      bytes_ = 0;
-      take(places, place_count);
-      take(bad, 1);
-      take(x, layout.count);
-      take(basis, layout.q_count);
-      take(chunks, ceil_div(extents.most.rows, kRightRows) * layout.q_count);
-      take(tiles, static_cast<int64_t>(tile_squares_bytes(ceil_div(layout.count, kMostDeviceTile)) / sizeof(float)));
-      take(orthonormal.squares, 2 * sums.squares);
-      take(orthonormal.vectors, 2 * sums.vectors);
-      take(orthonormal.tall, std::max(layout.p_count + sums.rows_before, layout.q_count + sums.cols_before));
-      take(orthonormal.dependent, sums.vectors);
-      take(orthonormal.states, place_count);
-    };
-    plan();
-    memory_ = queue.scratch(bytes_);
-    plan();
-  }
-  LowRankPlace* places = nullptr;
-  unsigned* bad = nullptr;                                                    // something is not finite
-  float *x = nullptr, *basis = nullptr, *chunks = nullptr, *tiles = nullptr;  // basis: q in front of the products
-  OrthonormalSpace orthonormal;
-
- private:
-  template <typename T>
-  void take(T*& to, int64_t count) {
-    if (memory_ != nullptr) to = reinterpret_cast<T*>(memory_ + bytes_);
-    bytes_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
-  }
-  std::byte* memory_ = nullptr;
-  size_t bytes_ = 0;
-};
+float* payload_at(const void* data) {
+  TW_CHECK(reinterpret_cast<uintptr_t>(data) % alignof(float) == 0, "a payload of low_rank at ", data);
+  return static_cast<float*>(const_cast<void*>(data));
+}
 
 class DeviceLowRankState final : public CompressionState {
  public:
   DeviceLowRankState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices,
                      const DevicePlace& place)
-      : layout(spec, count, matrices),
-        warm_(layout.q_count, OnSkip::kRestore, place),
+      : message(spec, count, matrices, place),
+        warm_(message.layout.q_count, OnSkip::kRestore, place),
         messages_(1, OnSkip::kRestore, place) {}
   void commit() override { warm_.commit(), messages_.commit(); }
   void roll_back() override { warm_.roll_back(), messages_.roll_back(); }
@@ -366,7 +167,9 @@ class DeviceLowRankState final : public CompressionState {
     const int64_t n = warm_.count();
     if (n > 0) visitor.tensor(GlobalSlice::whole(prefix + "warm", 1, n, View(warm_.settled(), DType::f32, {n})));
   }
-  int64_t bytes() const override { return warm_.bytes() + messages_.bytes(); }
+  int64_t bytes() const override {
+    return warm_.bytes() + messages_.bytes() + static_cast<int64_t>(message.memory.bytes());
+  }
 
   Warm open(bool train) {
     if (!train) return {warm_.read(), nullptr, messages_.read(), nullptr};
@@ -374,7 +177,7 @@ class DeviceLowRankState final : public CompressionState {
     const auto number = messages_.open(0, 1);
     return {factor.read, factor.write, number.read, number.write};
   }
-  const LowRankLayout layout;
+  const LowRankOnDevice message;
 
  private:
   DeviceStateVector<float> warm_;
@@ -397,43 +200,24 @@ class LowRankCuda final : public DeviceCodec {
   void queue_pack(Exec& exec, const Msg& msg, const PackJob& job, CompressionState* state) const override {
     auto* const kept = dynamic_cast<DeviceLowRankState*>(state);
     TW_CHECK(kept != nullptr, "low_rank encodes whole messages with a state of its own");
-    const LowRankLayout& layout = kept->layout;
+    const LowRankLayout& layout = kept->message.layout;
     layout.check(job.count, msg.matrices);
     float* const p = payload_at(job.out);
     float *const raw = p + layout.p_count, *const q = raw + layout.raw_count;
     const Warm warm = kept->open(msg.train);
-    const std::vector<LowRankPlace> places = places_of(layout);
-    const Extents extents(places);
-    const LowRankPlace& most = extents.most;
     CudaQueue queue(exec);
-    const PackSpace space(queue, layout, static_cast<int64_t>(places.size()), extents);
-    const LowRankPlaces there = queue_places(queue, places, space.places, space.bad);
-    const auto blocks = [&](int64_t elements) {
-      return Grid{ceil_div(elements, kTileThreads), static_cast<int64_t>(places.size())};
-    };
-
-    queue.launch(kPack, gather_message_kernel, {ceil_div(job.count, kMostDeviceTile)}, kTileThreads, 0, job, space.x);
-    queue.launch(kPack, gather_raw_kernel, blocks(extents.most_raw), kTileThreads, 0, there, space.x, raw, space.bad);
-    if (most.rank > 0) {
-      const PhiloxKey key = seed_key(msg.seed);
-      queue.launch(kPack, begin_factor_kernel, blocks(ceil_div(most.cols * most.rank, 4)), kTileThreads, 0, there,
-                   warm.old_messages, warm.old, space.basis, key.k0, key.k1, msg.slot);
-      queue_orthonormalize(queue, there, false, space.basis, space.orthonormal, most, kOrthonormalPasses);
-      const int64_t left = ceil_div(most.rows, kBlockRows) * ceil_div(most.rank, kTeamVectors);
-      queue.launch(kPack, left_kernel, {left, there.count}, kTileThreads, 0, there, space.x, space.basis, p, space.bad);
-      queue_orthonormalize(queue, there, true, p, space.orthonormal, most, kOrthonormalPasses);
-      const int64_t right =
-          ceil_div(most.rows, kRightRows) * ceil_div(most.cols, kRightThreads) * ceil_div(most.rank, kRightVectors);
-      queue.launch(kPack, right_kernel, {right, there.count}, kRightThreads, 0, there, space.x, p, space.chunks,
-                   layout.q_count);
-      queue.launch(kPack, add_chunks_kernel, blocks(most.cols * most.rank), kTileThreads, 0, there, space.chunks,
-                   layout.q_count, q, space.bad);
-    }
+    LowRankWork work(queue, kPack, kept->message, LowRankWork::Scratch::kMessage);
+    queue.launch(kPack, gather_message_kernel, {ceil_div(job.count, kMostDeviceTile)}, kTileThreads, 0, job, work.x);
+    work.gather_raw(work.x, raw);
+    work.begin(msg, Factor::kQ, warm.old, warm.old_messages, work.basis);
+    work.multiply(work.x, Factor::kP, work.basis, p);
+    work.orthonormalize(Factor::kP, p);
+    work.multiply(work.x, Factor::kQ, p, q);
     queue.launch(kPack, keep_factor_kernel, {std::max<int64_t>(1, ceil_div(layout.q_count, kTileThreads))},
-                 kTileThreads, 0, warm, q, layout.q_count, space.bad, job.tally);
+                 kTileThreads, 0, warm, q, layout.q_count, work.bad, job.tally);
     const bool decodes = job.residual != DeviceResidual::kNone || job.own.data != nullptr || job.sample_every != 0;
-    const LowRankTiles tiles = {there, layout.p_count, layout.raw_count, space.bad};
-    if (decodes) queue_pack_tiles(queue, space.tiles, kPack, tiles, 0, job);
+    const LowRankTiles tiles = {kept->message.places(), 0, raw - p, q - p, work.bad};
+    if (decodes) queue_pack_tiles(queue, work.tiles, kPack, tiles, 0, job);
   }
 
   void queue_absorb(Exec& exec, const Msg& msg, const AbsorbJob& job) const override {
@@ -441,21 +225,225 @@ class LowRankCuda final : public DeviceCodec {
     for (const DeviceShare& share : job.shares)
       if (share.type == kPayload) payload_at(share.data);
     const LowRankLayout layout(spec_, job.count, msg.matrices);
-    const std::vector<LowRankPlace> places = places_of(layout);
     CudaQueue queue(exec);
-    auto* const memory = reinterpret_cast<LowRankPlace*>(queue.scratch(places.size() * sizeof(LowRankPlace)));
-    const LowRankPlaces there = queue_places(queue, places, memory, nullptr);
-    const LowRankTiles tiles = {there, layout.p_count, layout.raw_count, nullptr};
+    const LowRankTiles tiles = {queue_places(queue, LowRankParts(layout)), 0, layout.p_count,
+                                layout.p_count + layout.raw_count};
     queue_absorb_tiles(queue, nullptr, "absorb low_rank", tiles, job);
   }
 
  private:
   static constexpr const char* kPack = "pack low_rank";
-  static float* payload_at(const void* data) {
-    TW_CHECK(reinterpret_cast<uintptr_t>(data) % alignof(float) == 0, "a payload of low_rank at ", data);
-    return static_cast<float*>(const_cast<void*>(data));
-  }
   CodecSpec spec_;
+};
+
+// ---- sums over ranks -----------------------------------------------------------------------------------------------
+// x = in + the residual.
+TW_KERNEL void __launch_bounds__(kTileThreads)
+    add_residual_kernel(const float* in, const float* residual, float scale, int64_t count, float* x) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
+  if (e < count) x[e] = in[e] + residual[e] * scale;
+}
+
+// own = this rank's part of the factor that is about to be summed.
+TW_KERNEL void __launch_bounds__(kTileThreads) copy_own_kernel(const float* factor, int64_t count, float* own) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
+  if (e < count) own[e] = factor[e];
+}
+
+TW_KERNEL void __launch_bounds__(kWarp) raise_kernel(const unsigned* bad, DeviceTally* tally) {
+  if (threadIdx.x == 0 && *bad != 0) atomic_or(&tally->flags, kDeviceNonFinite);
+}
+
+// The next message starts from `factor`; what is behind it stays as it was.
+TW_KERNEL void __launch_bounds__(kTileThreads)
+    keep_sum_kernel(const float* factor, int64_t count, const float* old, int64_t all, float* now) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
+  if (e < all) now[e] = e < count ? factor[e] : old[e];
+}
+
+// x becomes what this rank failed to send, without the loss scale. tiles: with its own part of the last factor.
+TW_KERNEL void __launch_bounds__(kTileThreads, 2)
+    own_error_kernel(const TW_GRID_CONSTANT LowRankTiles tiles, const float* factors, float* x, int64_t count,
+                     float unscale, float* squares_to) {
+  TW_SHARED_ARRAY(float, slots, 3 * kTileWarps);
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kMostDeviceTile, left = count - at;
+  const int n = static_cast<int>(left < kMostDeviceTile ? left : kMostDeviceTile);
+  TileValues values, sent;
+  load_tile({x, 0}, at, n, true, values);
+  TW_UNROLL
+  for (int s = 0; s < kTileSteps; ++s) {
+    TW_UNROLL
+    for (int k = 0; k < 4; ++k) sent[s][k] = values[s][k];
+  }
+  tiles.expand<true>(factors, at, n, sent);
+  float sums[3] = {};  // of squares: error, signal, residual
+  TW_UNROLL
+  for (int s = 0; s < kTileSteps; ++s) {
+    TW_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      if (!tile_has(tile_element(s) + k, n)) continue;
+      const float error = values[s][k] - sent[s][k], kept = error * unscale;
+      sums[0] += error * error, sums[1] += values[s][k] * values[s][k], sums[2] += kept * kept;
+      values[s][k] = kept;
+    }
+  }
+  store_tile({x, 0}, at, n, true, values);
+  TW_UNROLL
+  for (int j = 0; j < 3; ++j) {
+    const float sum = warp_sum(sums[j]);
+    if (threadIdx.x % kWarp == 0) slots[j * kTileWarps + threadIdx.x / kWarp] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 3) return;
+  float all = 0.0f;
+  for (int w = 0; w < kTileWarps; ++w) all += slots[static_cast<int>(threadIdx.x) * kTileWarps + w];
+  squares_to[static_cast<int64_t>(blockIdx.x) * 3 + threadIdx.x] = all;
+}
+
+Factor other(Factor f) {
+  return f == Factor::kP ? Factor::kQ : Factor::kP;
+}
+
+// As LowRankState with its name in checkpoints. How many messages there were is known on the host: which factor
+// travels depends on it. (A message that is not finite ends its step, and what it left is rolled back.)
+class DeviceRoundsState final : public CompressionState {
+ public:
+  DeviceRoundsState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices,
+                    const DevicePlace& place)
+      : message(spec, count, matrices, place),
+        warm(spec.integer("sides") == 2 ? message.layout.q_count
+                                        : std::max(message.layout.p_count, message.layout.q_count),
+             OnSkip::kRestore, place),
+        messages(1, OnSkip::kRestore) {}
+  void commit() override { warm.commit(), messages.commit(); }
+  void roll_back() override { warm.roll_back(), messages.roll_back(); }
+  void visit(StateVisitor& visitor, const std::string& prefix) override {
+    visitor.integer(prefix + "messages", messages.settled()[0]);
+    const int64_t n = warm.count();
+    if (n > 0) visitor.tensor(GlobalSlice::whole(prefix + "warm", 1, n, View(warm.settled(), DType::f32, {n})));
+  }
+  int64_t bytes() const override {
+    return warm.bytes() + messages.bytes() + static_cast<int64_t>(message.memory.bytes());
+  }
+  int64_t count_of(Factor f) const { return f == Factor::kP ? message.layout.p_count : message.layout.q_count; }
+
+  const LowRankOnDevice message;
+  DeviceStateVector<float> warm;
+  StateVector<int64_t> messages;
+  Factor travels = Factor::kQ;  // as LowRankState::travels
+};
+
+class LowRankRoundsCuda final : public DeviceRounds {
+ public:
+  explicit LowRankRoundsCuda(const CodecSpec& spec) : spec_(spec), alternating_(spec.integer("sides") == 1) {}
+
+  std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices,
+                                               const DevicePlace& place) const override {
+    return std::make_unique<DeviceRoundsState>(spec_, count, matrices, place);
+  }
+  int rounds() const override { return alternating_ ? 1 : 2; }
+  size_t room_bytes(const CompressionState& state) const override {
+    const LowRankLayout& layout = mine(state).message.layout;
+    const int64_t own = alternating_ ? std::max(layout.p_count, layout.q_count) : layout.q_count;
+    return static_cast<size_t>(layout.p_count + layout.raw_count + layout.q_count + own) * sizeof(float);
+  }
+
+  View queue_pack(int r, Exec& exec, const Msg& msg, const RoundJob& job, CompressionState& state) const override {
+    DeviceRoundsState& s = mine(state);
+    const LowRankLayout& layout = s.message.layout;
+    layout.check(job.count, msg.matrices);
+    if (r == 0) s.travels = !alternating_ || s.messages.read()[0] % 2 != 0 ? Factor::kQ : Factor::kP;
+    const Factor sent = sent_in(r, s);
+    const Room room = room_of(s, job.room);
+    float *const to = room.factor(sent), *const basis = room.factor(other(sent));
+    CudaQueue queue(exec);
+    LowRankWork work(queue, kPack, s.message, LowRankWork::Scratch::kProducts);
+    const Grid all = {ceil_div(job.count, kTileThreads)};
+    if (r == 0) {
+      if (job.now != nullptr)
+        queue.launch(kPack, add_residual_kernel, all, kTileThreads, 0, job.in, job.old, msg.loss_scale, job.count,
+                     job.now);
+      work.begin(msg, other(sent), s.messages.read()[0] == 0 ? nullptr : s.warm.read(), nullptr, basis);
+    }
+    const float* const x = job.now != nullptr ? job.now : job.in;
+    work.multiply(x, sent, basis, to);
+    if (r == 0) work.gather_raw(x, room.raw);
+    // Not finite in x is not finite in each of its products.
+    if (r == 0) queue.launch(kPack, raise_kernel, {1}, kWarp, 0, work.bad, job.tally);
+    const int64_t n = s.count_of(sent);
+    if (sent == s.travels)
+      queue.launch(kPack, copy_own_kernel, {ceil_div(n, kTileThreads)}, kTileThreads, 0, to, n, room.own);
+    return View(to, DType::f32, {n + (r == 0 ? layout.raw_count : 0)});
+  }
+
+  void queue_absorb(int r, Exec& exec, const Msg& msg, const RoundJob& job, CompressionState& state) const override {
+    DeviceRoundsState& s = mine(state);
+    const Factor sent = sent_in(r, s);
+    float* const factor = room_of(s, job.room).factor(sent);
+    CudaQueue queue(exec);
+    if (sent != s.travels)
+      return LowRankWork(queue, kAbsorb, s.message, LowRankWork::Scratch::kProducts).orthonormalize(sent, factor);
+    if (!msg.train) return;
+    const int64_t all = s.warm.count();
+    const auto warm = s.warm.open(0, all);
+    queue.launch(kAbsorb, keep_sum_kernel, {ceil_div(all, kTileThreads)}, kTileThreads, 0, factor, s.count_of(sent),
+                 warm.read, all, warm.write);
+    ++s.messages.write()[0];
+  }
+
+  void queue_result(Exec& exec, const Msg& msg, const RoundJob& job, int64_t first, View out, bool accumulate,
+                    CompressionState& state) const override {
+    DeviceRoundsState& s = mine(state);
+    const Room room = room_of(s, job.room);
+    CudaQueue queue(exec);
+    LowRankTiles tiles = {s.message.places(), room.p - job.room, room.raw - job.room, room.q - job.room};
+    if (job.now != nullptr) {
+      LowRankTiles own = tiles;
+      (s.travels == Factor::kP ? own.p_at : own.q_at) = room.own - job.room;
+      const int64_t blocks = ceil_div(job.count, kMostDeviceTile);
+      auto* const squares = reinterpret_cast<float*>(queue.scratch(tile_squares_bytes(blocks)));
+      queue.launch(kAbsorb, own_error_kernel, {blocks}, kTileThreads, 0, own, job.room, job.now, job.count,
+                   1.0f / msg.loss_scale, squares);
+      queue_tile_squares(queue, squares, blocks, job.tally);
+    }
+    if (out.count() == 0) return;
+    tiles.first = first;
+    const DeviceShare sum = {job.room, kPayload};
+    AbsorbJob absorb;
+    absorb.count = out.count(), absorb.tile = kMostDeviceTile;
+    absorb.shares = {&sum, 1};
+    absorb.out = {out.data, static_cast<int>(index_of(out.dtype))};
+    absorb.accumulate = accumulate;
+    absorb.vectors = reinterpret_cast<uintptr_t>(out.data) % (4 * size_of(out.dtype)) == 0;
+    absorb.tally = job.tally;
+    queue_absorb_tiles(queue, nullptr, kAbsorb, tiles, absorb);
+  }
+
+ private:
+  // Payloads lie side by side: the factor of the first round, then the raw elements.
+  struct Room {
+    float *p, *q, *raw, *own;
+    float* factor(Factor f) const { return f == Factor::kP ? p : q; }
+  };
+  Room room_of(const DeviceRoundsState& s, float* room) const {
+    const LowRankLayout& layout = s.message.layout;
+    float* const end = room + layout.p_count + layout.raw_count + layout.q_count;
+    if (sent_in(0, s) == Factor::kP) return {room, end - layout.q_count, room + layout.p_count, end};
+    return {end - layout.p_count, room, room + layout.q_count, end};
+  }
+  Factor sent_in(int r, const DeviceRoundsState& s) const { return alternating_ || r == 1 ? s.travels : Factor::kP; }
+  static DeviceRoundsState& mine(CompressionState& state) {
+    auto* const s = dynamic_cast<DeviceRoundsState*>(&state);
+    TW_CHECK(s != nullptr, "low_rank was given the state of another codec");
+    return *s;
+  }
+  static const DeviceRoundsState& mine(const CompressionState& state) {
+    return mine(const_cast<CompressionState&>(state));
+  }
+
+  static constexpr const char *kPack = "pack low_rank", *kAbsorb = "absorb low_rank";
+  CodecSpec spec_;
+  bool alternating_;
 };
 
 }  // namespace
@@ -463,6 +451,10 @@ class LowRankCuda final : public DeviceCodec {
 std::unique_ptr<DeviceCodec> make_low_rank_cuda(const CodecSpec& spec) {
   const bool covers = spec.integer("sides") == 2 && spec.integer("rank") <= kMostDeviceRank;
   return covers ? std::make_unique<LowRankCuda>(spec) : nullptr;
+}
+
+std::unique_ptr<DeviceRounds> make_low_rank_rounds_cuda(const CodecSpec& spec) {
+  return spec.integer("rank") <= kMostDeviceRank ? std::make_unique<LowRankRoundsCuda>(spec) : nullptr;
 }
 
 }  // namespace thinwire

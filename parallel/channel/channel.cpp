@@ -70,7 +70,8 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key,
   const Msg msg = next_message(key, slot);
   if (compression.rounds != nullptr) {
     if (price_ == nullptr)
-      return rounds_all_reduce(checked(communicator_->lane(), key), round_call(compression, msg, slot), data);
+      return rounds_all_reduce(work != nullptr ? communicator_->lane_of(*work) : checked(communicator_->lane(), key),
+                               round_call(compression, msg, slot, work != nullptr), data);
     return count(key, rounds_bytes(*compression.rounds, key, data.count()), !compression.rounds->traits().framed,
                  plain);
   }
@@ -102,7 +103,8 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
     if (price_ != nullptr)
       return count(key, rounds_bytes(*compression.rounds, key, whole.count()), !compression.rounds->traits().framed,
                    plain);
-    return rounds_reduce_scatter(checked(communicator_->lane(), key), round_call(compression, msg, slot), whole,
+    return rounds_reduce_scatter(work != nullptr ? communicator_->lane_of(*work) : checked(communicator_->lane(), key),
+                                 round_call(compression, msg, slot, work != nullptr), whole,
                                  Bounds(communicator_->pool(), bounds), out, accumulate);
   }
   const RuleAlgorithm way = way_of(compression);

@@ -162,7 +162,7 @@ class Channel {
                          std::vector<Msg>& messages, bool on_device);
   Task hand_back_task(View from, View to, int distance, int64_t total, const MessageKey& key,
                       DeviceWork* work = nullptr);
-  RoundCall round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot);
+  RoundCall round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot, bool on_device);
 
   std::unique_ptr<Communicator> communicator_;
   SiteCompressions compressions_;

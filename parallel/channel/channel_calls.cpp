@@ -57,8 +57,8 @@ void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use, std:
   }
   ChannelStates::Slot& slot = open_slot(key, count, 0);
   const SlotStates states = states_of(*compression, key.matrices, use);
-  if (states.rounds) round_call(*compression, Msg{}, slot);
   const bool there = codes_on_device(key);
+  if (states.rounds) round_call(*compression, Msg{}, slot, there);
   if (states.first) call(*compression, false, key, Msg{}, slot, there);
   if (states.sums) call(*compression, true, key, Msg{}, slot, there);
   if (!states_->over_data() || way_of(*compression) == RuleAlgorithm::kTwoLevel) return;
@@ -139,19 +139,34 @@ DeviceWork Channel::work_on_device(Stream& stream, const char* verb, const Messa
   return {communicator_->on_device(stream), &stream, verb, peer, {}};
 }
 
-RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot) {
+RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot,
+                              bool on_device) {
   RoundCall call;
   call.codec = compression.rounds.get();
   call.msg = msg;
   call.stats = &counters_->compression;
   call.counters = counters_;
   call.site = communicator_->site();
-  if (!slot.rounds) slot.rounds = compression.rounds->make_state(slot.count, slot.matrices);
+  DevicePlace place;
+  if (on_device) {
+    DeviceTraffic& traffic = communicator_->device()->traffic();
+    place = {&traffic.device(), &traffic.stream()};
+    call.device = compression.rounds_on_device.get();
+    call.tally = traffic.tally(call.site);
+  }
+  if (!slot.rounds)
+    slot.rounds = on_device ? call.device->make_state(slot.count, slot.matrices, place)
+                            : compression.rounds->make_state(slot.count, slot.matrices);
   call.state = slot.rounds.get();
-  if (compression.rule.residual.kind != ResidualKind::kNone) {
+  if (compression.rule.residual.kind == ResidualKind::kNone) return call;
+  const ResidualSpec residual = {.kind = ResidualKind::kErrorFeedback, .on_skip = compression.rule.residual.on_skip};
+  if (on_device) {
     if (!slot.round_residual)
-      slot.round_residual = std::make_unique<StateVector<float>>(slot.count, compression.rule.residual.on_skip);
-    call.residual = slot.round_residual.get();
+      slot.round_residual = std::make_unique<DeviceCoderState>(residual, slot.count, place, nullptr);
+    call.residual_on_device = &dynamic_cast<DeviceCoderState&>(*slot.round_residual);
+  } else {
+    if (!slot.round_residual) slot.round_residual = std::make_unique<CoderState>(residual, slot.count, 0, nullptr);
+    call.residual = &dynamic_cast<CoderState&>(*slot.round_residual).residual();
   }
   return call;
 }

@@ -45,10 +45,12 @@ std::shared_ptr<SiteCompression> make_one(Site site, const SiteRule& rule, const
   };
   compression->first_on_device = on_device(compression->first);
   compression->sums_on_device = on_device(compression->sums);
-  // Rounds go through the host. On an edge of the pipeline nothing is summed.
-  compression->on_device = (compression->rounds == nullptr || is_edge(site)) &&
-                           compression->first_on_device != nullptr &&
-                           (compression->sums == nullptr || compression->sums_on_device != nullptr);
+  // On an edge of the pipeline nothing is summed, elsewhere all that rounds are for.
+  const bool in_rounds = compression->rounds != nullptr && !is_edge(site);
+  if (in_rounds) compression->rounds_on_device = make_device_rounds(rule.codec);
+  compression->on_device = in_rounds ? compression->rounds_on_device != nullptr
+                                     : compression->first_on_device != nullptr &&
+                                           (compression->sums == nullptr || compression->sums_on_device != nullptr);
   return compression;
 }
 
@@ -176,11 +178,10 @@ void SitePrice::add(int64_t sent, int64_t plain, bool is_exact) {
 
 void ChannelStates::settle(bool applied) {
   for (auto& [number, slot] : slots_) {
-    for (CompressionState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()}) {
+    for (CompressionState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get(), slot.round_residual.get()}) {
       if (state == nullptr) continue;
       applied ? state->commit() : state->roll_back();
     }
-    if (slot.round_residual) applied ? slot.round_residual->commit() : slot.round_residual->roll_back();
   }
 }
 
@@ -190,11 +191,7 @@ void ChannelStates::visit(StateVisitor& visitor) {
     if (slot.first) slot.first->visit(visitor, prefix + "first/");
     if (slot.sums) slot.sums->visit(visitor, prefix + "sums/");
     if (slot.rounds) slot.rounds->visit(visitor, prefix + "rounds/");
-    if (slot.round_residual) {
-      const int64_t n = slot.round_residual->count();
-      visitor.tensor(
-          GlobalSlice::whole(prefix + "residual", 1, n, View(slot.round_residual->settled(), DType::f32, {n})));
-    }
+    if (slot.round_residual) slot.round_residual->visit(visitor, prefix);
   }
 }
 
@@ -259,9 +256,7 @@ AdoptedStates ChannelStates::adopt(const OldResiduals& old) {
     visit(slot.first, "first/residual", false);
     visit(slot.sums, "sums/residual", true);
     visit(slot.rounds, "", false);
-    if (slot.round_residual == nullptr) continue;
-    const int64_t n = slot.round_residual->count();
-    ++(fill("residual", false, View(slot.round_residual->settled(), DType::f32, {n})) ? done.residuals : done.others);
+    visit(slot.round_residual, "residual", false);
   }
   return done;
 }
@@ -269,9 +264,9 @@ AdoptedStates ChannelStates::adopt(const OldResiduals& old) {
 int64_t ChannelStates::bytes() const {
   int64_t total = 0;
   for (const auto& [number, slot] : slots_) {
-    for (const CompressionState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()})
+    for (const CompressionState* state :
+         {slot.first.get(), slot.sums.get(), slot.rounds.get(), slot.round_residual.get()})
       total += state != nullptr ? state->bytes() : 0;
-    if (slot.round_residual) total += slot.round_residual->bytes();
   }
   return total;
 }

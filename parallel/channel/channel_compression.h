@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compression/device_coder.h"
+#include "compression/device_rounds.h"
 #include "compression/round_codec.h"
 #include "compression/rule.h"
 #include "compression/site.h"
@@ -62,7 +63,8 @@ struct SiteCompression {
   std::shared_ptr<const DeviceCoder> first_on_device, sums_on_device;
   bool on_device = false;
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
-  bool checks = false;                       // every message carries a checksum, coded or not
+  std::shared_ptr<const DeviceRounds> rounds_on_device;
+  bool checks = false;  // every message carries a checksum, coded or not
   // What other ways put in its place: other codecs under the same residuals. nullptr: it has none of that kind.
   std::shared_ptr<const SiteCompression> light, bf16;
   // Ramps: what takes its place after so many updates, ascending. It goes on with the same states.
@@ -128,7 +130,7 @@ class ChannelStates {
     std::vector<int64_t> owners;  // bounds of the elements that each rank sums up; empty: not known to adopt()
     int me = 0;
     std::unique_ptr<CompressionState> first, sums, rounds;
-    std::unique_ptr<StateVector<float>> round_residual;
+    std::unique_ptr<CompressionState> round_residual;  // CoderState, or DeviceCoderState
     std::vector<MatrixShape> matrices;
     std::vector<MatrixShape> parts;  // of a message that comes in parts: the matrix that each is
     int64_t count = 0;

@@ -28,6 +28,7 @@
 
 #include "compression/coder.h"
 #include "compression/device_coder.h"
+#include "compression/device_rounds.h"
 #include "compression/round_codec.h"
 #include "parallel/collective/collectives.h"
 #include "parallel/collective/tuning.h"
@@ -124,6 +125,10 @@ struct RoundCall {
   CompressionStats* stats = nullptr;
   WireCounters* counters = nullptr;
   Site site = Site::kControl;
+  // Where the lane is of a device, instead of codec, residual and stats; `state` is its own then.
+  const DeviceRounds* device = nullptr;
+  DeviceCoderState* residual_on_device = nullptr;
+  DeviceTally* tally = nullptr;
 };
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data);
 Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate);

@@ -1,6 +1,7 @@
 // Codecs whose payloads add up: each round is a plain reduction of its payload.
 #include "parallel/collective/coded.h"
 #include "parallel/collective/rank_sum.h"
+#include "parallel/collective/route_on_device.h"
 #include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/collective/two_level.h"
@@ -111,11 +112,56 @@ Task perform(GroupLane lane, RoundCall call, View whole, const Bounds* bounds, V
   if (call.stats != nullptr) call.stats->add(stats);
 }
 
+// The same between devices: everything is queued, and payloads are reduced where they lie.
+void queue_rounds(GroupLane lane, RoundCall call, View whole, int64_t first, View out, bool accumulate,
+                  int64_t logical) {
+  DeviceWork& work = *lane.device;
+  DeviceTraffic& traffic = work.there->traffic();
+  const DeviceRounds& codec = *call.device;
+  TW_CHECK(whole.dtype == DType::f32, "rounds take fp32, not ", name_of(whole.dtype));
+  call.msg.first = 0;
+  call.msg.rank = lane.me;
+  call.msg.ranks = lane.size();
+  const auto room = static_cast<int64_t>(codec.room_bytes(*call.state));
+  const VerbSpace space(lane, room);
+  RoundJob job;
+  job.count = whole.count();
+  job.in = whole.as<float>();
+  job.room = reinterpret_cast<float*>(space.data());
+  job.tally = call.tally;
+  if (call.residual_on_device != nullptr && call.msg.train) {
+    const auto kept = call.residual_on_device->open(0, whole.count(), call.msg.step).values;
+    job.old = kept.read, job.now = kept.write;
+  }
+  const size_t kept_bytes = job.now != nullptr ? whole.bytes() : 0;
+  const Touched touched[] = {{whole.data, whole.bytes(), false},
+                             {out.data, out.bytes(), true},
+                             {space.data(), static_cast<size_t>(room), true},
+                             {job.old, kept_bytes, false},
+                             {job.now, kept_bytes, true}};
+  const auto kernels = [&]() -> Exec& { return traffic.calls().kernels(touched); };
+  const OperationNote note = work.there->issue(work.verb, static_cast<int64_t>(whole.bytes()), -1, true);
+  traffic.follow(*work.stream);
+  for (int r = 0; r < codec.rounds(); ++r) {
+    logical -= work.there->queue_all_reduce(codec.queue_pack(r, kernels(), call.msg, job, *call.state));
+    codec.queue_absorb(r, kernels(), call.msg, job, *call.state);
+  }
+  codec.queue_result(kernels(), call.msg, job, first, out, accumulate, *call.state);
+  work.ticket = traffic.finish(note);
+  if (call.counters == nullptr) return;
+  const IssueLock lock(*lane.core);
+  call.counters->logical_bytes += logical;  // what was sent is counted as such
+}
+
 }  // namespace
 
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data) {
   const int64_t logical =
       logical_bytes(lane, [&](const GroupLane& plain) { return plain_all_reduce(plain, data, ReduceKind::kSum); });
+  if (lane.device != nullptr) {
+    queue_rounds(lane, call, data, 0, data, false, logical);
+    co_return;
+  }
   const CounterScope tally(lane, call.counters, logical);
   Task task = perform(lane, call, data, nullptr, data, false);
   co_await task;
@@ -125,6 +171,10 @@ Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bo
   const int64_t logical = logical_bytes(lane, [&](const GroupLane& plain) {
     return plain_reduce_scatter(plain, whole, Bounds(lane.pool(), group_of(lane, bounds).bounds), whole, false);
   });
+  if (lane.device != nullptr) {
+    queue_rounds(lane, call, whole, bounds[lane.me], out, accumulate, logical);
+    co_return;
+  }
   const CounterScope tally(lane, call.counters, logical);
   Task task = perform(lane, call, whole, &bounds, out, accumulate);
   co_await task;

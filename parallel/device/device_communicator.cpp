@@ -47,12 +47,13 @@ OperationNote DeviceCommunicator::issue(const char* verb, int64_t bytes, int pee
   return note(verb, bytes, peer);
 }
 
-void DeviceCommunicator::count(int64_t bytes, int64_t messages, bool operation) {
-  if (counters_ == nullptr) return;
+int64_t DeviceCommunicator::count(int64_t bytes, int64_t messages, bool operation) {
+  if (counters_ == nullptr) return bytes;
   IssueLock lock(progress_.core());
   counters_->wire_bytes += bytes, counters_->logical_bytes += bytes;
   counters_->messages += messages;
   counters_->operations += operation ? 1 : 0;
+  return bytes;
 }
 
 View DeviceCommunicator::slice(View whole, std::span<const int64_t> bounds, int rank) const {
@@ -61,12 +62,12 @@ View DeviceCommunicator::slice(View whole, std::span<const int64_t> bounds, int 
 }
 
 // Everybody's share of my slice comes to me, piece by piece as the scratch has room, and is added.
-void DeviceCommunicator::queue_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate) {
+int64_t DeviceCommunicator::queue_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate) {
   const int n = group_.size(), me = group_.me;
   const auto width = static_cast<int64_t>(size_of(whole.dtype));
   NcclCalls& calls = traffic_.calls();
   const View mine = slice(whole, bounds, me);
-  count((whole.count() - mine.count()) * width, n - 1, false);
+  const int64_t sent = count((whole.count() - mine.count()) * width, n - 1, false);
   if (!traffic_.options().deterministic) {
     calls.group_start();
     for (int r = 0; r < n; ++r)
@@ -75,7 +76,7 @@ void DeviceCommunicator::queue_scatter(View whole, std::span<const int64_t> boun
     calls.group_end();
     if (mine.count() > 0 && mine.data != out.data)
       calls.sum_in_rank_order({.own = mine, .out = out, .accumulate = accumulate}, traffic_.stream());
-    return;
+    return sent;
   }
   const int64_t piece = traffic_.options().scratch_bytes / n / kAlign * kAlign / width;
   TW_CHECK(piece > 0, "too little scratch for ", n, " ranks");
@@ -97,16 +98,17 @@ void DeviceCommunicator::queue_scatter(View whole, std::span<const int64_t> boun
     if (own.count() == 0) continue;
     calls.sum_in_rank_order({own, me, n, traffic_.scratch(), stride, part(out), accumulate}, traffic_.stream());
   }
+  return sent;
 }
 
-void DeviceCommunicator::queue_gather(View mine, View whole, std::span<const int64_t> bounds) {
+int64_t DeviceCommunicator::queue_gather(View mine, View whole, std::span<const int64_t> bounds) {
   const int n = group_.size();
   NcclCalls& calls = traffic_.calls();
   const View place = slice(whole, bounds, group_.me);
-  count(static_cast<int64_t>(mine.bytes()) * (n - 1), n - 1, false);
+  const int64_t sent = count(static_cast<int64_t>(mine.bytes()) * (n - 1), n - 1, false);
   if (is_even(bounds)) {
     if (mine.count() > 0) calls.all_gather(mine, whole, group_.handle, traffic_.stream());
-    return;
+    return sent;
   }
   if (mine.data != place.data && mine.count() > 0)
     traffic_.device().copy(place.data, mine.data, mine.bytes(), traffic_.stream()).wait(traffic_.stream());
@@ -115,6 +117,7 @@ void DeviceCommunicator::queue_gather(View mine, View whole, std::span<const int
     if (const View part = slice(whole, bounds, r); part.count() > 0)
       calls.broadcast(part, r, group_.handle, traffic_.stream());
   calls.group_end();
+  return sent;
 }
 
 Ticket DeviceCommunicator::all_reduce(View data, Stream& stream) {
@@ -123,29 +126,31 @@ Ticket DeviceCommunicator::all_reduce(View data, Stream& stream) {
   if (data.count() == 0) return Ticket::finished();
   TW_CHECK(sums(data.dtype), "no sums of ", name_of(data.dtype), " on the device");
   traffic_.follow(stream);
+  queue_all_reduce(data);
+  return traffic_.finish(what);
+}
+
+int64_t DeviceCommunicator::queue_all_reduce(View data) {
   const int n = group_.size();
   const auto bytes = static_cast<int64_t>(data.bytes());
   NcclCalls& calls = traffic_.calls();
   if (bytes <= traffic_.options().small_bytes && bytes * n <= traffic_.options().scratch_bytes) {
     // One latency; and among all ranks of a job nobody has connections to all others.
-    count(bytes * (n - 1), n - 1, false);
     const View all(traffic_.scratch(), data.dtype, {data.count() * n});
     calls.all_gather(data, all, group_.handle, traffic_.stream());
     calls.sum_in_rank_order({data, group_.me, n, all.data, bytes, data}, traffic_.stream());
-    return traffic_.finish(what);
+    return count(bytes * (n - 1), n - 1, false);
   }
   std::vector<int64_t> bounds;
   for (int r = 0; r <= n; ++r)
     bounds.push_back(std::min(data.count(), (data.count() * r / n + kUnit - 1) / kUnit * kUnit));
   const View mine = slice(data, bounds, group_.me);
   if (!traffic_.options().deterministic) {
-    count((data.count() + mine.count() * (n - 2)) * static_cast<int64_t>(size_of(data.dtype)), 2 * (n - 1), false);
     calls.all_reduce(data, group_.handle, traffic_.stream());
-    return traffic_.finish(what);
+    return count((data.count() + mine.count() * (n - 2)) * static_cast<int64_t>(size_of(data.dtype)), 2 * (n - 1),
+                 false);
   }
-  queue_scatter(data, bounds, mine, false);
-  queue_gather(mine, data, bounds);
-  return traffic_.finish(what);
+  return queue_scatter(data, bounds, mine, false) + queue_gather(mine, data, bounds);
 }
 
 Ticket DeviceCommunicator::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate,

@@ -46,6 +46,8 @@ class DeviceCommunicator {
 
   DeviceTraffic& traffic() { return traffic_; }
   const DeviceGroup& group() const { return group_; }
+  // Inside another operation, in place: a sum as all_reduce() takes it. Returns the bytes that it sends.
+  int64_t queue_all_reduce(View data);
   // For what somebody else queues, and counts the bytes of. is_first: of an operation of several parts.
   OperationNote issue(const char* verb, int64_t bytes, int peer, bool is_first);
 
@@ -54,10 +56,11 @@ class DeviceCommunicator {
   OperationNote note(const char* verb, View data, int peer = -1) {
     return note(verb, static_cast<int64_t>(data.bytes()), peer);
   }
-  void count(int64_t bytes, int64_t messages, bool operation = true);
+  int64_t count(int64_t bytes, int64_t messages, bool operation = true);
   View slice(View whole, std::span<const int64_t> bounds, int rank) const;
-  void queue_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate);
-  void queue_gather(View mine, View whole, std::span<const int64_t> bounds);
+  // They return the bytes that they send.
+  int64_t queue_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate);
+  int64_t queue_gather(View mine, View whole, std::span<const int64_t> bounds);
 
   DeviceTraffic& traffic_;
   const DeviceGroup& group_;

@@ -7,79 +7,11 @@
 
 #include "compression/device_coder.h"
 #include "engine/base/core/error.h"
-#include "tests/codecs/device_fixtures.h"
+#include "tests/codecs/device_low_rank_fixtures.h"
 #include "tests/support/coded_device.h"
 
 namespace thinwire::test::device_low_rank_test {
 namespace {
-
-using Floats = std::vector<float>;
-
-// ---- cases ---------------------------------------------------------------------------------------------------------
-struct Shape {
-  int64_t count = 0;
-  std::vector<MatrixShape> matrices;
-};
-Shape random_shape(Random& random) {
-  Shape shape;
-  const auto gap = [&] { shape.count += random() % 2 == 0 ? 0 : within(random, 1, random() % 4 == 0 ? 5000 : 40); };
-  const int64_t matrices = random() % 2 == 0 ? 1 : within(random, 2, random() % 16 == 0 ? 70 : 5);
-  for (int64_t i = 0; i < matrices; ++i) {
-    gap();
-    const int64_t most = matrices > 5 ? 9 : 70;
-    int64_t rows = within(random, 1, most), cols = within(random, 1, most);
-    if (matrices == 1 && random() % 6 == 0) {
-      rows = random() % 2 == 0 ? within(random, 4000, 8300) : within(random, 60, 400);
-      cols = rows > 1000 ? within(random, 2, 12) : within(random, 60, 300);
-      if (random() % 2 == 0) std::swap(rows, cols);
-    }
-    shape.matrices.push_back({shape.count, rows, cols});
-    shape.count += rows * cols;
-  }
-  gap();
-  return shape;
-}
-
-// What orthonormalisation has trouble with.
-void fill_matrix(Random& random, const MatrixShape& m, Floats& x) {
-  float* const to = x.data() + m.first;
-  const Floats values = random_values(random, m.rows * m.cols, false);
-  const auto way = random() % 10;
-  std::normal_distribution<float> normal;
-  if (way < 4) {
-    std::copy(values.begin(), values.end(), to);
-  } else if (way < 6) {  // of less rank than it looks like, exactly or nearly
-    const int64_t rank = within(random, 0, 3);
-    const float noise = random() % 2 == 0 ? 0.0f : 1e-7f, size = random() % 3 == 0 ? 1e-38f : 1.0f;
-    Floats u(static_cast<size_t>(m.rows * rank)), v(static_cast<size_t>(m.cols * rank));
-    for (Floats* const f : {&u, &v})
-      for (float& e : *f) e = normal(random);
-    for (int64_t i = 0; i < m.rows; ++i)
-      for (int64_t j = 0; j < m.cols; ++j) {
-        float sum = noise * normal(random);
-        for (int64_t c = 0; c < rank; ++c)
-          sum += u[static_cast<size_t>(i * rank + c)] * v[static_cast<size_t>(j * rank + c)];
-        to[i * m.cols + j] = sum * size;
-      }
-  } else if (way == 6) {  // rows that are the same, but for their size
-    for (int64_t e = 0; e < m.rows * m.cols; ++e)
-      to[e] = values[static_cast<size_t>(e % m.cols)] * static_cast<float>(e / m.cols % 3);
-  } else if (way == 7) {  // one element
-    to[random() % static_cast<uint64_t>(m.rows * m.cols)] = pick(random, {1.0f, -3e38f, 1e-45f});
-  } else {  // no more than a few bits of subnormals, or next to what overflows
-    const float unit = way == 8 ? 0x1p-149f : 0x1p120f;
-    for (int64_t e = 0; e < m.rows * m.cols; ++e) to[e] = unit * static_cast<float>(within(random, -9, 9));
-  }
-}
-
-Floats random_message(Random& random, const Shape& shape, bool strange) {
-  Floats x = random_values(random, shape.count, false);
-  for (const MatrixShape& m : shape.matrices) fill_matrix(random, m, x);
-  if (strange)
-    x[random() % x.size()] = pick(random, {std::bit_cast<float>(0x7fa12345u), std::numeric_limits<float>::infinity(),
-                                           -std::numeric_limits<float>::infinity()});
-  return x;
-}
 
 ResidualSpec random_residual(Random& random) {
   ResidualSpec residual;

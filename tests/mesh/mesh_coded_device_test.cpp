@@ -189,6 +189,41 @@ TEST(MeshCodedDevice, LowRankKeepsWhatTheHostKeeps) {
     expect_same_but_lengths(undisturbed, run_resumed(kGpt2, first, then, 2, 6, 3), then.fake_nccl ? 2 : 0);
 }
 
+// Factors are summed between devices, with residuals and warm starts there.
+TEST(MeshCodedDevice, LowRankSums) {
+  const auto sums = [](const std::string& more) {
+    return rule(R"("dp.gradient")", R"("codec": "low_rank", "rank": 3)" + more);
+  };
+  const std::string sides = R"(, "sides": 1)";
+  expect_same_bits({
+      {kGpt2, {.data = 2}, 2, {sums(kFeedback)}},
+      {kGpt2, {.data = 3, .accumulation = 2}, 6, {sums(sides + R"(, "residual": "lazy", "on_skip": "zero")")}},
+      {kLlama, zero(2, {.data = 2, .tensor = 2}), 4, {sums(sides + kFeedback), rule(kParameter, kInt8)}},
+      {kTied, zero(3, {.data = 3, .accumulation = 2}), 6, {sums(kFeedback)}},
+      {kGpt2,
+       zero(1, {.pipeline = 2, .data = 2, .embedding = "fused", .accumulation = 2}),
+       4,
+       {rule(R"("pp.forward")", kCast), sums(kFeedback + R"(, "select": {"tensor_classes": ["mlp"]})")}},
+  });
+}
+
+TEST(MeshCodedDevice, LowRankSumsKeepWhatTheHostKeeps) {
+  const std::vector<std::string> rules = {
+      rule(R"("dp.gradient")", R"("codec": "low_rank", "rank": 3, "sides": 1, "residual": "error_feedback")")};
+  Layout scaled{.data = 2};
+  scaled.more = {"fp16.initial_scale_power=24", "fp16.hysteresis=1"};
+  const Case skips{{.family = "gpt2", .layers = 2, .dtype = "fp16"}, scaled, 2, rules, 10};
+  const Curve curve = run(skips.model, under_rules(skips), skips.samples, skips.steps);
+  expect_same(curve, run(skips.model, on_device(under_rules(skips)), skips.samples, skips.steps));
+  const auto skipped = std::count(curve.norm.begin(), curve.norm.end(), -1.0);
+  EXPECT_GT(skipped, 0);
+  EXPECT_LT(skipped, 10);
+  const Layout host = under_rules({kGpt2, {.data = 2}, 2, rules}), device = on_device(host);
+  const Curve undisturbed = run(kGpt2, host, 2, 6);
+  for (const auto& [first, then] : {std::pair(device, device), {device, host}, {host, device}})
+    expect_same(undisturbed, run_resumed(kGpt2, first, then, 2, 6, 3));
+}
+
 TEST(MeshCodedDevice, LongSequences) {
   const std::vector<std::string> rules = {rule(R"("sequence.forward", "sequence.backward")", kInt8)};
   expect_same_bits({
@@ -231,17 +266,17 @@ TEST(MeshCodedDevice, ResumesAsTheHostDoes) {
 
 TEST(MeshCodedDevice, SaysWhatGoesThroughTheHost) {
   CompressionConfig compression;
-  SiteRule covered, sparse, mixed, checked, thin;
+  SiteRule covered, sparse, mixed, checked, thin, sketch;
   covered.codec = mixed.codec = checked.codec = codec_spec("block_int");
   checked.codec.checksum = true;
   sparse.codec = codec_spec("top_k");
-  thin.codec = codec_spec("low_rank");  // rounds of sums, but messages between two
+  thin.codec = codec_spec("low_rank"), sketch.codec = codec_spec("sketch");
   mixed.has_sum_codec = true, mixed.sum_codec = codec_spec("ecsq", {{"rate", 3.5}});
   compression.rules = {{Site::kPpBackward, {sparse, covered, thin}},
-                       {Site::kDpGradient, {covered, mixed, checked, thin}}};
+                       {Site::kDpGradient, {covered, mixed, checked, thin, sketch}}};
   EXPECT_EQ(sites_through_host(compression),
             "pp.backward (top_k), dp.gradient (block_int, ecsq), dp.gradient (block_int, checksum), "
-            "dp.gradient (low_rank)");
+            "dp.gradient (sketch)");
 }
 
 // Of a unit's messages all go through the host, with their residuals, where one has to; others stay between devices.

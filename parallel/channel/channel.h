@@ -93,8 +93,12 @@ class Channel {
   // from: to the rank `distance` behind (rank r - distance); to: from the one ahead. total: of all ranks' messages.
   Ticket hand_back(View from, View to, int distance, int64_t total, Stream& stream, const MessageKey& key = {});
   Ticket broadcast(View data, int root, Stream& stream);
-  Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {});
-  Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {});
+  Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {}) {
+    return message(true, data, peer, stream, key);
+  }
+  Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {}) {
+    return message(false, data, peer, stream, key);
+  }
   // What the ranks of `parts` are sent in parts, as the key of each says (MessageKey::part is the rank there), becomes
   // whole on all of them: each hands on what it receives, as it came, at the site of `parts`. whole: [rows, cols];
   // bounds: of the parts, in elements, whole rows.
@@ -115,6 +119,7 @@ class Channel {
   Communicator* communicator() { return communicator_.get(); }
 
  private:
+  Ticket message(bool sends, View data, int peer, Stream& stream, const MessageKey& key);
   // Runs `verb` on the next lane, or that of `work`, or in a rehearsal counts what it would send, and what `plain`
   // would.
   template <typename Plain, typename Verb>

@@ -158,9 +158,10 @@ class Channel {
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
   // Of contributions, or of the sums behind them.
+  CodedCall without_state(const SiteCompression& compression, bool of_sums, const Msg& msg, bool on_device) const;
   CodedCall call(const SiteCompression& compression, bool of_sums, const MessageKey& key, const Msg& msg,
                  ChannelStates::Slot& slot, bool on_device = false);
-  // Of what comes: without a state.
+  // Of what comes.
   CodedCall coming(const MessageKey& key, ChannelStates::Slot& slot, int peer, bool on_device);
   // Of what comes in parts, by which every rank has a message of its own.
   CodedCall coming_parts(View whole, std::span<const int64_t> bounds, const MessageKey& key, int peer,

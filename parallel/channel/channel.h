@@ -57,6 +57,12 @@ class Channel {
     if (key.as != nullptr || key.rule < 0 || key.rule >= static_cast<int>(compressions_.size())) return key.as;
     return compressions_[static_cast<size_t>(key.rule)].get();
   }
+  // For a message of another channel that is to be coded as this one's are.
+  MessageKey coded_as_here(MessageKey key) const {
+    key.as = compression(key);
+    if (key.as == nullptr) key.rule = kNoRule;
+    return key;
+  }
   // Whether nothing is done to the message on its way between devices: no rule, and no checksum that was asked for.
   bool is_plain(const MessageKey& key) const { return communicator_ && compression(key) == nullptr && !is_proved(key); }
   // Between devices: where what is queued on `stream` travels if nobody codes it; nullptr: through the host.

@@ -138,7 +138,6 @@ class FakeTransport final : public Transport {
   FakeTransport(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  const char* name() const override { return "fake"; }
   bool post_send(const void*, size_t, int, int, uint32_t) override { return true; }
   bool post_receive(void*, size_t, int, int, uint32_t) override { return true; }
   bool withdraw(uint32_t) noexcept override { return true; }

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "engine/base/ops/simd.h"
+#include "engine/base/ops/philox_simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
@@ -174,36 +174,8 @@ void pack8(const float* x, int8_t* codes, float* scales, int64_t n) {
   }
 }
 
-// The 16 bits of elements first, first + 1, ... first + n - 1 (n at most kEmaBlock). Several blocks at a time.
-void draw(uint32_t key0, uint32_t key1, uint64_t first, uint32_t* out, int64_t n) {
-  constexpr int kBlocks = kEmaBlock / 8 + 1;
-  const uint64_t block = first / 8;
-  const int blocks = (int)((first + (uint64_t)n - 1) / 8 - block) + 1;
-  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
-  for (int b = 0; b < blocks; ++b) {
-    c0[b] = (uint32_t)(block + (uint64_t)b), c1[b] = (uint32_t)((block + (uint64_t)b) >> 32), c2[b] = c3[b] = 0;
-  }
-  for (int round = 0; round < 10; ++round) {
-    for (int b = 0; b < blocks; ++b) {
-      const uint64_t p0 = (uint64_t)0xD2511F53u * c0[b], p1 = (uint64_t)0xCD9E8D57u * c2[b];
-      c0[b] = (uint32_t)(p1 >> 32) ^ c1[b] ^ key0;
-      c1[b] = (uint32_t)p1;
-      c2[b] = (uint32_t)(p0 >> 32) ^ c3[b] ^ key1;
-      c3[b] = (uint32_t)p0;
-    }
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    const uint64_t at = first % 8 + (uint64_t)i;
-    const uint32_t words[4] = {c0[at / 8], c1[at / 8], c2[at / 8], c3[at / 8]};
-    const uint32_t word = words[at % 8 / 2];
-    out[i] = at % 2 == 0 ? word & 0xffffu : word >> 16;
-  }
-}
-
 void dither8(const float* x, uint32_t key0, uint32_t key1, uint64_t first, int8_t* codes, float* scales, int64_t n) {
-  uint32_t bits[kEmaBlock];
+  uint16_t buffer[kEmaBlock + kHalvesSlack];
   for (int64_t at = 0; at < n; at += kEmaBlock) {
     const int64_t count = n - at < kEmaBlock ? n - at : kEmaBlock;
     const float* block = x + at;
@@ -217,7 +189,7 @@ void dither8(const float* x, uint32_t key0, uint32_t key1, uint64_t first, int8_
     const bool keep = finite && largest > 1.5e-36f;
     const float inverse = keep ? 127.0f / largest : 0.0f;
     scales[at / kEmaBlock] = keep ? largest / 127.0f : 0.0f;
-    draw(key0, key1, first + (uint64_t)at, bits, count);
+    const uint16_t* const bits = random_halves(key0, key1, 0, first + (uint64_t)at, count, buffer);
     for (int64_t i = 0; i < count; ++i) {
       const float v = keep ? block[i] * inverse : 0.0f;
       const float down = __builtin_floorf(v);
@@ -229,10 +201,10 @@ void dither8(const float* x, uint32_t key0, uint32_t key1, uint64_t first, int8_
 }
 
 void dither16(const float* x, uint32_t key0, uint32_t key1, uint64_t first, uint16_t* out, int64_t n) {
-  uint32_t bits[kEmaBlock];
+  uint16_t buffer[kEmaBlock + kHalvesSlack];
   for (int64_t at = 0; at < n; at += kEmaBlock) {
     const int64_t count = n - at < kEmaBlock ? n - at : kEmaBlock;
-    draw(key0, key1, first + (uint64_t)at, bits, count);
+    const uint16_t* const bits = random_halves(key0, key1, 0, first + (uint64_t)at, count, buffer);
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t v = __builtin_bit_cast(uint32_t, x[at + i]);
       const uint32_t rounded = v + bits[i];

@@ -2,6 +2,7 @@
 #include "compression/codecs/block_int_kernel.h"
 
 #include "compression/codecs/block_simd.h"
+#include "engine/base/ops/philox_simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
@@ -110,82 +111,14 @@ TW_INLINE VecF read_scales(const uint8_t* in, BlockScale scale, int64_t at, int 
 
 // ---- rounding ------------------------------------------------------------------------------------------------------
 #ifdef __AVX512F__
-TW_INLINE VecU multiply_even(VecU a, VecU b) {
-  return (VecU)_mm512_mul_epu32((__m512i)a, (__m512i)b);
-}
-TW_INLINE VecU odd_to_even(VecU a) {
-  return (VecU)_mm512_srli_epi64((__m512i)a, 32);
-}
-TW_INLINE VecU blend_odd(VecU even, VecU odd) {
-  return (VecU)_mm512_mask_mov_epi32((__m512i)even, 0xaaaa, (__m512i)odd);
-}
-TW_INLINE VecU unpack32(VecU a, VecU b, bool high) {
-  return (VecU)(high ? _mm512_unpackhi_epi32((__m512i)a, (__m512i)b) : _mm512_unpacklo_epi32((__m512i)a, (__m512i)b));
-}
-TW_INLINE VecU unpack64(VecU a, VecU b, bool high) {
-  return (VecU)(high ? _mm512_unpackhi_epi64((__m512i)a, (__m512i)b) : _mm512_unpacklo_epi64((__m512i)a, (__m512i)b));
-}
 TW_INLINE VecI widen(const uint16_t* p) {
   return (VecI)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
 }
 #else
-TW_INLINE VecU multiply_even(VecU a, VecU b) {
-  return (VecU)_mm256_mul_epu32((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecU odd_to_even(VecU a) {
-  return (VecU)_mm256_srli_epi64((__m256i)a, 32);
-}
-TW_INLINE VecU blend_odd(VecU even, VecU odd) {
-  return (VecU)_mm256_blend_epi32((__m256i)even, (__m256i)odd, 0xaa);
-}
-TW_INLINE VecU unpack32(VecU a, VecU b, bool high) {
-  return (VecU)(high ? _mm256_unpackhi_epi32((__m256i)a, (__m256i)b) : _mm256_unpacklo_epi32((__m256i)a, (__m256i)b));
-}
-TW_INLINE VecU unpack64(VecU a, VecU b, bool high) {
-  return (VecU)(high ? _mm256_unpackhi_epi64((__m256i)a, (__m256i)b) : _mm256_unpacklo_epi64((__m256i)a, (__m256i)b));
-}
 TW_INLINE VecI widen(const uint16_t* p) {
   return (VecI)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
 }
 #endif
-
-// The high and low 32 bits of the 64-bit product of each lane.
-TW_INLINE void multiply_wide(VecU a, uint32_t by, VecU& high, VecU& low) {
-  const VecU b = VecU{} + by;
-  const VecU even = multiply_even(a, b), odd = multiply_even(odd_to_even(a), b);
-  high = blend_odd(odd_to_even(even), odd);
-  low = a * b;
-}
-
-// The words of Philox blocks [block, block + kLanes) in memory order: 4 * kLanes words.
-TW_INLINE void philox_words(uint32_t key0, uint32_t key1, uint64_t block, uint32_t* out) {
-  uint32_t low[kLanes], high[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    // Lane 4 l + j holds block kLanes / 4 * j + l, which is where the transposition below wants it.
-    const uint64_t b = block + (uint64_t)(kLanes / 4 * (i % 4) + i / 4);
-    low[i] = (uint32_t)b;
-    high[i] = (uint32_t)(b >> 32);
-  }
-  constexpr uint32_t kRoundingPurpose = 5;  // RandomPurpose::kRounding
-  VecU c0 = load_u(low), c1 = load_u(high), c2 = VecU{} + kRoundingPurpose, c3{};
-  for (int round = 0; round < 10; ++round) {
-    VecU h0, l0, h1, l1;
-    multiply_wide(c0, 0xD2511F53u, h0, l0);
-    multiply_wide(c2, 0xCD9E8D57u, h1, l1);
-    c0 = h1 ^ c1 ^ key0;
-    c1 = l1;
-    c2 = h0 ^ c3 ^ key1;
-    c3 = l0;
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  const VecU a = unpack32(c0, c1, false), b = unpack32(c0, c1, true);
-  const VecU c = unpack32(c2, c3, false), d = unpack32(c2, c3, true);
-  store_u(out, unpack64(a, c, false));
-  store_u(out + kLanes, unpack64(a, c, true));
-  store_u(out + 2 * kLanes, unpack64(b, d, false));
-  store_u(out + 3 * kLanes, unpack64(b, d, true));
-}
 
 // Where fp16 cannot hold a block's step, quotients may be too large for int32, and all would convert to the lowest one.
 // NaN passes.
@@ -206,23 +139,17 @@ struct NearestOfHuge : Nearest {
 };
 // Up with the probability of the fraction, otherwise down: floor(v + (k + 0.5) / 65536), k 16 random bits.
 struct Stochastic {
-  static constexpr int kPerCall = 8 * kLanes;
+  static constexpr uint32_t kRoundingPurpose = 5;  // RandomPurpose::kRounding
   const BlockIntNoise& noise;
   int64_t from = 0, to = 0;  // elements that `buffer` covers
-  uint16_t buffer[kChunk + 2 * kPerCall];
+  uint16_t buffer[kChunk + kHalvesSlack];
   TW_INLINE explicit Stochastic(const BlockIntNoise& n) : noise(n) {}
   TW_INLINE void prepare(int64_t i) {
     if (i >= from && i + kUnit <= to) return;
-    const int64_t skew = (int64_t)((noise.first + (uint64_t)i) & 7);
-    const uint64_t block = (noise.first + (uint64_t)i) >> 3;
-    int64_t made = 0;
-    for (; made < kChunk + skew; made += kPerCall) {
-      uint32_t words[4 * kLanes];
-      philox_words(noise.key0, noise.key1, block + (uint64_t)(made / 8), words);
-      __builtin_memcpy(buffer + made, words, sizeof words);
-    }
-    from = i - skew;
-    to = from + made;
+    const uint16_t* const numbers =
+        random_halves(noise.key0, noise.key1, kRoundingPurpose, noise.first + (uint64_t)i, kChunk, buffer);
+    from = i - (numbers - buffer);
+    to = i + kChunk;
   }
   TW_INLINE VecI round(VecF v, int64_t i) const {
     const VecF u = fma(__builtin_convertvector(widen(buffer + (i - from)), VecF), splat(0x1p-16f), splat(0x1p-17f));

@@ -351,73 +351,50 @@ Ticket Channel::broadcast(View data, int root, Stream& stream) {
   return staged.finish(broadcast(there, root, staged.host()));
 }
 
-Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key) {
-  TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to send to");
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream, key, data, false)) return there->send(data, peer, stream);
-    if (DeviceWork work = work_on_device(stream, "send", key, data.count(), data.dtype, false, peer)) {
-      ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-      const CodedCall coded = call(compression_of(key), false, key, next_message(key, slot), slot, true);
-      return work.run(coded_send(communicator_->lane_of(work), coded, data, peer));
-    }
-    HostStaging staged(stream);
-    const View there = staged.in(data);
-    return staged.finish(send(there, peer, staged.host(), key));
-  }
-  const bool is_plain = !codes(key, data.count(), data.dtype, false);
-  const auto plain = [&](const GroupLane& lane) { return coded_send(lane, plain_call(), data, peer); };
-  const auto bytes = static_cast<int64_t>(data.bytes());
-  if (is_plain && price_ != nullptr) return communicator_->start(carry(key, plain, true, plain), "send", bytes, peer);
-  if (is_plain && key.largest_part == 0 && is_usual(key)) return communicator_->send(data, peer, stream);
-  // With checksums, or in the pieces in which it is handed on.
-  if (is_plain)
-    return communicator_->start(coded_send(checked(communicator_->lane_to(peer), key), plain_call(), data, peer),
-                                "send", bytes, peer);
-  ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-  CodedCall coded = call(compression_of(key), false, key, next_message(key, slot), slot);
-  if (price_ != nullptr) {
-    const auto verb = [&](const GroupLane& lane) { return coded_send(lane, coded, data, peer); };
-    return communicator_->start(carry(key, plain, !is_framed(coded.coder), verb), "send", bytes, peer);
-  }
-  if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
-  return communicator_->start(coded_send(checked(communicator_->lane_to(peer), key), coded, data, peer), "send", bytes,
-                              peer);
-}
-
-Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& key) {
-  TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to receive from");
+Ticket Channel::message(bool sends, View data, int peer, Stream& stream, const MessageKey& key) {
+  TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to ", sends ? "send to" : "receive from");
+  const char* const name = sends ? "send" : "receive";
+  const auto verb = [&](const CodedCall& call) {
+    return [&, call](const GroupLane& lane) {
+      return sends ? coded_send(lane, call, data, peer) : coded_receive(lane, call, data, peer);
+    };
+  };
+  // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
+  // one slot only if it sends to itself, which point-to-point messages do not.
+  const auto next_call = [&](bool there) {
+    ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
+    return sends ? call(compression_of(key), false, key, next_message(key, slot), slot, there)
+                 : coming(key, slot, peer, there);
+  };
   if (stream.device() != nullptr) {
     if (DeviceCommunicator* const there = on_device(stream, key, data, false))
-      return there->receive(data, peer, stream);
-    if (DeviceWork work = work_on_device(stream, "receive", key, data.count(), data.dtype, false, peer)) {
-      ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-      return work.run(coded_receive(communicator_->lane_of(work), coming(key, slot, peer, true), data, peer));
+      return sends ? there->send(data, peer, stream) : there->receive(data, peer, stream);
+    if (DeviceWork work = work_on_device(stream, name, key, data.count(), data.dtype, false, peer)) {
+      const CodedCall coded = next_call(true);
+      return work.run(verb(coded)(communicator_->lane_of(work)));
     }
     HostStaging staged(stream);
-    const View there = staged.out(data);
-    return staged.finish(receive(there, peer, staged.host(), key));
+    const View there = sends ? staged.in(data) : staged.out(data);
+    return staged.finish(message(sends, there, peer, staged.host(), key));
   }
   const bool is_coded = codes(key, data.count(), data.dtype, false);
   const auto bytes = static_cast<int64_t>(data.bytes());
-  if (price_ != nullptr) {  // nothing to count; whoever watches is told
+  if (price_ != nullptr && !sends) {  // nothing to count; whoever watches is told
     CodedCall coming = plain_call();
     if (is_coded) coming = CodedCall(), coming.coder = compression_of(key).first.get();
     const GroupLane lane = checked(communicator_->lane(), key);
-    static_cast<void>(rehearsed_bytes(
-        lane, [&](const GroupLane& same) { return coded_receive(same, coming, data, peer); }, true));
-    return communicator_->start(nothing(lane), "receive", bytes, peer);
+    static_cast<void>(rehearsed_bytes(lane, verb(coming), true));
+    return communicator_->start(nothing(lane), name, bytes, peer);
   }
-  if (!is_coded) {
-    if (key.largest_part == 0 && is_usual(key)) return communicator_->receive(data, peer, stream);
-    return communicator_->start(coded_receive(checked(communicator_->lane_from(peer), key), plain_call(), data, peer),
-                                "receive", bytes, peer);
-  }
-  // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
-  // one slot only if it sends to itself, which point-to-point messages do not.
-  ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-  const CodedCall coded = coming(key, slot, peer, false);
-  return communicator_->start(coded_receive(checked(communicator_->lane_from(peer), key), coded, data, peer), "receive",
-                              bytes, peer);
+  if (!is_coded && key.largest_part == 0 && is_usual(key))
+    return sends ? communicator_->send(data, peer, stream) : communicator_->receive(data, peer, stream);
+  CodedCall coded = is_coded ? next_call(false) : plain_call();  // plain: with checksums, or in the pieces of parts
+  if (price_ != nullptr)
+    return communicator_->start(carry(key, verb(plain_call()), !is_framed(coded.coder), verb(coded)), name, bytes,
+                                peer);
+  if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
+  const GroupLane lane = sends ? communicator_->lane_to(peer) : communicator_->lane_from(peer);
+  return communicator_->start(verb(coded)(checked(lane, key)), name, bytes, peer);
 }
 
 Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int peer, Channel& parts, Stream& stream,

@@ -57,6 +57,12 @@ class Channel {
     if (key.as != nullptr || key.rule < 0 || key.rule >= static_cast<int>(compressions_.size())) return key.as;
     return compressions_[static_cast<size_t>(key.rule)].get();
   }
+  // For a message of another channel that is to be coded as this one's are.
+  MessageKey coded_as_here(MessageKey key) const {
+    key.as = compression(key);
+    if (key.as == nullptr) key.rule = kNoRule;
+    return key;
+  }
   // Whether nothing is done to the message on its way between devices: no rule, and no checksum that was asked for.
   bool is_plain(const MessageKey& key) const { return communicator_ && compression(key) == nullptr && !is_proved(key); }
   // Between devices: where what is queued on `stream` travels if nobody codes it; nullptr: through the host.
@@ -93,8 +99,12 @@ class Channel {
   // from: to the rank `distance` behind (rank r - distance); to: from the one ahead. total: of all ranks' messages.
   Ticket hand_back(View from, View to, int distance, int64_t total, Stream& stream, const MessageKey& key = {});
   Ticket broadcast(View data, int root, Stream& stream);
-  Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {});
-  Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {});
+  Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {}) {
+    return message(true, data, peer, stream, key);
+  }
+  Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {}) {
+    return message(false, data, peer, stream, key);
+  }
   // What the ranks of `parts` are sent in parts, as the key of each says (MessageKey::part is the rank there), becomes
   // whole on all of them: each hands on what it receives, as it came, at the site of `parts`. whole: [rows, cols];
   // bounds: of the parts, in elements, whole rows.
@@ -115,6 +125,7 @@ class Channel {
   Communicator* communicator() { return communicator_.get(); }
 
  private:
+  Ticket message(bool sends, View data, int peer, Stream& stream, const MessageKey& key);
   // Runs `verb` on the next lane, or that of `work`, or in a rehearsal counts what it would send, and what `plain`
   // would.
   template <typename Plain, typename Verb>
@@ -153,9 +164,10 @@ class Channel {
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
   // Of contributions, or of the sums behind them.
+  CodedCall without_state(const SiteCompression& compression, bool of_sums, const Msg& msg, bool on_device) const;
   CodedCall call(const SiteCompression& compression, bool of_sums, const MessageKey& key, const Msg& msg,
                  ChannelStates::Slot& slot, bool on_device = false);
-  // Of what comes: without a state.
+  // Of what comes.
   CodedCall coming(const MessageKey& key, ChannelStates::Slot& slot, int peer, bool on_device);
   // Of what comes in parts, by which every rank has a message of its own.
   CodedCall coming_parts(View whole, std::span<const int64_t> bounds, const MessageKey& key, int peer,

@@ -86,27 +86,32 @@ Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
   return msg;
 }
 
-CodedCall Channel::call(const SiteCompression& compression, bool of_sums, const MessageKey& key, const Msg& msg,
-                        ChannelStates::Slot& slot, bool on_device) {
-  const Coder* const coder = (of_sums ? compression.sums : compression.first).get();
-  std::unique_ptr<CompressionState>& state = of_sums ? slot.sums : slot.first;
+CodedCall Channel::without_state(const SiteCompression& compression, bool of_sums, const Msg& msg,
+                                 bool on_device) const {
   CodedCall call;
-  call.coder = coder;
+  call.coder = (of_sums ? compression.sums : compression.first).get();
   call.msg = msg;
   call.stats = &counters_->compression;
   call.counters = counters_;
   call.site = communicator_->site();
-  if (coder != nullptr && on_device) {
+  if (call.coder != nullptr && on_device) {
     call.device = (of_sums ? compression.sums_on_device : compression.first_on_device).get();
     call.tally = communicator_->device()->traffic().tally(call.site);
   }
-  if (coder != nullptr && coder->traits().stateful && price_ == nullptr) {
+  return call;
+}
+
+CodedCall Channel::call(const SiteCompression& compression, bool of_sums, const MessageKey& key, const Msg& msg,
+                        ChannelStates::Slot& slot, bool on_device) {
+  CodedCall call = without_state(compression, of_sums, msg, on_device);
+  if (call.coder != nullptr && call.coder->traits().stateful && price_ == nullptr) {
     TW_CHECK(key.as == nullptr, "another site's coding keeps states");
+    std::unique_ptr<CompressionState>& state = of_sums ? slot.sums : slot.first;
     if (!state && on_device) {
       DeviceTraffic& traffic = communicator_->device()->traffic();
       state = call.device->make_state(slot.count, slot.matrices, {&traffic.device(), &traffic.stream()});
     }
-    if (!state) state = coder->make_state(slot.count, slot.matrices);
+    if (!state) state = call.coder->make_state(slot.count, slot.matrices);
     call.state = state.get();
   }
   return call;
@@ -115,16 +120,7 @@ CodedCall Channel::call(const SiteCompression& compression, bool of_sums, const 
 CodedCall Channel::coming(const MessageKey& key, ChannelStates::Slot& slot, int peer, bool on_device) {
   Msg msg = next_message(key, slot);
   msg.rank = peer;
-  CodedCall call;
-  call.coder = compression_of(key).first.get();
-  call.msg = msg;
-  call.stats = &counters_->compression;
-  call.counters = counters_;
-  call.site = communicator_->site();
-  if (!on_device) return call;
-  call.device = compression_of(key).first_on_device.get();
-  call.tally = communicator_->device()->traffic().tally(call.site);
-  return call;
+  return without_state(compression_of(key), false, msg, on_device);
 }
 
 bool Channel::codes_on_device(const MessageKey& key) const {

@@ -109,6 +109,11 @@ struct MessageKey {
   int64_t largest_part = 0;
   bool staged = false;   // it goes through the host, whatever a device could do
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never light ones
+
+  // Of a unit of the model; rules: by unit, empty: all under the first.
+  static MessageKey of_unit(int unit, const std::vector<int>& rules) {
+    return {static_cast<uint32_t>(unit), rules.empty() ? 0 : rules.at(static_cast<size_t>(unit))};
+  }
 };
 
 // Residuals that a checkpoint holds of so many data ranks, by name.

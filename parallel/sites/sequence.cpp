@@ -24,30 +24,16 @@ std::span<const int64_t> SequenceExchange::bounds(View part, const SequenceCut& 
   return bounds_;
 }
 
-MessageKey SequenceExchange::key(const std::vector<int>& rules, int unit) {
-  MessageKey key;
-  key.slot = static_cast<uint32_t>(unit);
-  if (!rules.empty()) key.rule = rules.at(static_cast<size_t>(unit));
-  return key;
-}
-
 Ticket SequenceExchange::gather(View part, View all, const SequenceCut& cut, int unit, Stream& stream) {
-  return forward_.all_gather(part, all, bounds(part, cut), stream, key(forward_rules_, unit));
-}
-
-MessageKey SequenceExchange::key_again(int unit) const {
-  MessageKey again = key(forward_rules_, unit);
-  again.as = forward_.compression(again);
-  if (again.as == nullptr) again.rule = kNoRule;
-  return again;
+  return forward_.all_gather(part, all, bounds(part, cut), stream, forward_key(unit));
 }
 
 Ticket SequenceExchange::gather_again(View part, View all, const SequenceCut& cut, int unit, Stream& stream) {
-  return backward_.all_gather(part, all, bounds(part, cut), stream, key_again(unit));
+  return backward_.all_gather(part, all, bounds(part, cut), stream, forward_.coded_as_here(forward_key(unit)));
 }
 
 Ticket SequenceExchange::sum(View all, View part, const SequenceCut& cut, int unit, Stream& stream) {
-  return backward_.reduce_scatter(all, bounds(part, cut), part, false, stream, key(backward_rules_, unit));
+  return backward_.reduce_scatter(all, bounds(part, cut), part, false, stream, backward_key(unit));
 }
 
 void SequenceExchange::start_ring(View part, const SequenceCut& cut, int unit, bool again, Stream& stream) {
@@ -56,7 +42,8 @@ void SequenceExchange::start_ring(View part, const SequenceCut& cut, int unit, b
   for (size_t r = 1; r < all.size(); ++r) most = std::max(most, all[r] - all[r - 1]);
   ring_backward_ = again;
   ring_ = (again ? backward_ : forward_)
-              .start_ring(part, all.back(), most, stream, again ? key_again(unit) : key(forward_rules_, unit));
+              .start_ring(part, all.back(), most, stream,
+                          again ? forward_.coded_as_here(forward_key(unit)) : forward_key(unit));
 }
 
 Ticket SequenceExchange::hop(View held, View next, Stream& stream) {
@@ -65,7 +52,7 @@ Ticket SequenceExchange::hop(View held, View next, Stream& stream) {
 
 Ticket SequenceExchange::hand_back(View gradients, View mine, int distance, const SequenceCut& cut, int unit,
                                    Stream& stream) {
-  return backward_.hand_back(gradients, mine, distance, bounds(mine, cut).back(), stream, key(backward_rules_, unit));
+  return backward_.hand_back(gradients, mine, distance, bounds(mine, cut).back(), stream, backward_key(unit));
 }
 
 Ticket SequenceExchange::exchange(View by_rank, View all, bool to_all, const SequenceCut& cut, int unit, bool backward,
@@ -73,7 +60,7 @@ Ticket SequenceExchange::exchange(View by_rank, View all, bool to_all, const Seq
   const int64_t each = by_rank.count() / size(), columns = all.cols();
   for (int r = 0; r < size(); ++r) even_[static_cast<size_t>(r) + 1] = even_[static_cast<size_t>(r)] + each;
   const std::span<const int64_t> uneven = bounds(View(by_rank.data, by_rank.dtype, {each / columns, columns}), cut);
-  const MessageKey by = key(backward ? backward_rules_ : forward_rules_, unit);
+  const MessageKey by = backward ? backward_key(unit) : forward_key(unit);
   Channel& channel = backward ? backward_ : forward_;
   return to_all ? channel.all_to_all(by_rank, even_, all, uneven, stream, by)
                 : channel.all_to_all(all, uneven, by_rank, even_, stream, by);

@@ -49,8 +49,8 @@ class SequenceExchange {
 
  private:
   std::span<const int64_t> bounds(View part, const SequenceCut& cut);  // in elements, until the next call
-  static MessageKey key(const std::vector<int>& rules, int unit);
-  MessageKey key_again(int unit) const;
+  MessageKey forward_key(int unit) const { return MessageKey::of_unit(unit, forward_rules_); }
+  MessageKey backward_key(int unit) const { return MessageKey::of_unit(unit, backward_rules_); }
 
   Channel forward_, backward_;
   std::vector<int> forward_rules_, backward_rules_;

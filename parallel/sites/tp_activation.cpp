@@ -25,13 +25,6 @@ std::span<const int64_t> TpActivation::row_bounds(View whole) {
   return bounds_;
 }
 
-MessageKey TpActivation::key(const std::vector<int>& rules) const {
-  MessageKey key;
-  key.slot = static_cast<uint32_t>(unit_);
-  if (!rules.empty()) key.rule = rules.at(static_cast<size_t>(unit_));
-  return key;
-}
-
 Ticket TpActivation::enter_forward(View part, View whole, Stream& stream) {
   if (!sequence_parallel_) return Ticket::finished();
   return forward_.all_gather(part, whole, row_bounds(whole), stream, forward_key());
@@ -54,10 +47,7 @@ Ticket TpActivation::enter_backward(View whole, View part, Stream& stream) {
 
 Ticket TpActivation::gather_again(View part, View whole, Stream& stream) {
   if (!sequence_parallel_) return Ticket::finished();
-  MessageKey key = forward_key();
-  key.as = forward_.compression(key);
-  if (key.as == nullptr) key.rule = kNoRule;
-  return backward_.all_gather(part, whole, row_bounds(whole), stream, key);
+  return backward_.all_gather(part, whole, row_bounds(whole), stream, forward_.coded_as_here(forward_key()));
 }
 
 Ticket TpActivation::sum_gradients(View packed, Stream& stream) {

@@ -51,9 +51,8 @@ class TpActivation {
 
  private:
   std::span<const int64_t> row_bounds(View whole);  // in elements, until the next call
-  MessageKey forward_key() const { return key(forward_rules_); }
-  MessageKey backward_key() const { return key(backward_rules_); }
-  MessageKey key(const std::vector<int>& rules) const;
+  MessageKey forward_key() const { return MessageKey::of_unit(unit_, forward_rules_); }
+  MessageKey backward_key() const { return MessageKey::of_unit(unit_, backward_rules_); }
 
   Channel forward_, backward_, control_;
   bool sequence_parallel_ = false;

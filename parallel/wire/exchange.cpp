@@ -77,7 +77,7 @@ void Exchange::post(size_t bytes, int peer, bool is_send, MessageCheck* check, c
     return;
   }
   ++pending_;
-  core.recorder.waiting_for(operation_->flight_, peer, true);
+  core.recorder.posted(operation_->flight_, static_cast<uint32_t>(slot), peer);
 }
 
 void Exchange::post_send(const void* data, size_t bytes, int peer, int tag, MessageCheck* check) {

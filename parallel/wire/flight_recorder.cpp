@@ -2,6 +2,7 @@
 #include "parallel/wire/flight_recorder.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "engine/base/core/check.h"
@@ -24,112 +25,41 @@ void add(std::atomic<T>& value, int delta) {
   value.store(static_cast<T>(value.load(kRelaxed) + delta), kRelaxed);
 }
 
-constexpr uint64_t kCountMask = 0xffffffff;
-
-uint32_t key_in(uint64_t cell) {
-  return static_cast<uint32_t>(cell >> 32);
-}
-
-size_t home_of(uint32_t key, size_t mask) {
-  return (key * 0x9E3779B97F4A7C15u >> 32) & mask;
-}
-
 }  // namespace
 
 // --- OpenTransfers ----------------------------------------------------------------------------------------------
 
-std::atomic<uint64_t>& OpenTransfers::Table::find(uint32_t key) const {
-  for (size_t i = home_of(key, mask);; i = (i + 1) & mask) {
-    const uint64_t cell = cells[i].load(kRelaxed);
-    if (cell == 0 || key_in(cell) == key) return cells[i];
-  }
-}
-
-void OpenTransfers::add(int entry, int peer) {
+void OpenTransfers::set(uint32_t token, uint64_t cell) {
   const Table* table = table_.load(kRelaxed);
-  std::atomic<uint64_t>* cell = &table->find(key_of(entry, peer));
-  if (const uint64_t value = cell->load(kRelaxed); value != 0) return cell->store(value + 1, kRelaxed);
-  if (2 * (used_ + 1) > table->mask) {
-    grow(2 * (table->mask + 1));
-    cell = &table_.load(kRelaxed)->find(key_of(entry, peer));
-  }
-  cell->store(uint64_t{key_of(entry, peer)} << 32 | 1, kRelaxed);
-  ++used_;
+  if (token >= table->size) table = grow(std::bit_ceil(size_t{token} + 1));
+  table->cells[token].store(cell, kRelaxed);
 }
 
-bool OpenTransfers::remove(int entry, int peer) {
-  const Table* table = table_.load(kRelaxed);
-  std::atomic<uint64_t>& cell = table->find(key_of(entry, peer));
-  const uint64_t value = cell.load(kRelaxed);
-  if (value == 0) return false;
-  if ((value & kCountMask) > 1) {
-    cell.store(value - 1, kRelaxed);
-  } else {
-    erase(*table, static_cast<size_t>(&cell - table->cells.get()));
-  }
-  return true;
-}
-
-// Cells behind the hole move up as long as a search for them would otherwise end in it.
-void OpenTransfers::erase(const Table& table, size_t hole) {
-  for (size_t i = (hole + 1) & table.mask;; i = (i + 1) & table.mask) {
-    const uint64_t cell = table.cells[i].load(kRelaxed);
-    if (cell == 0) break;
-    if (((i - home_of(key_in(cell), table.mask)) & table.mask) < ((i - hole) & table.mask)) continue;
-    table.cells[hole].store(cell, kRelaxed);
-    hole = i;
-  }
-  table.cells[hole].store(0, kRelaxed);
-  --used_;
-}
-
-void OpenTransfers::clear(int entry) {
-  const Table* table = table_.load(kRelaxed);
-  for (size_t i = 0; i <= table->mask;) {
-    const uint64_t cell = table->cells[i].load(kRelaxed);
-    if (cell != 0 && key_in(cell) >> 24 == static_cast<uint32_t>(entry)) {
-      erase(*table, i);  // something else may stand here now
-    } else {
-      ++i;
-    }
-  }
-}
-
-std::vector<int> OpenTransfers::peers(int entry) const {
+std::vector<int> OpenTransfers::peers(uint64_t operation) const {
   const Table* table = table_.load(kAcquire);
   std::vector<int> list;
-  for (size_t i = 0; i <= table->mask; ++i) {
+  for (size_t i = 0; i < table->size; ++i) {
     const uint64_t cell = table->cells[i].load(kAcquire);
-    if (cell != 0 && key_in(cell) >> 24 == static_cast<uint32_t>(entry))
-      list.push_back(static_cast<int>(key_in(cell) & 0xffffff));
+    if (cell >> kPeerBits == operation + 1) list.push_back(static_cast<int>(cell & ((1 << kPeerBits) - 1)));
   }
   std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());  // a cell that moved is seen twice
+  list.erase(std::unique(list.begin(), list.end()), list.end());
   return list;
 }
 
-void OpenTransfers::grow(size_t cells) {
-  auto larger = std::make_unique<Table>(Table{cells - 1, std::make_unique<std::atomic<uint64_t>[]>(cells)});
-  if (const Table* table = table_.load(kRelaxed); table != nullptr) {
-    for (size_t i = 0; i <= table->mask; ++i) {
-      const uint64_t cell = table->cells[i].load(kRelaxed);
-      if (cell != 0) larger->find(key_in(cell)).store(cell, kRelaxed);
-    }
-  }
+const OpenTransfers::Table* OpenTransfers::grow(size_t size) {
+  auto larger = std::make_unique<Table>(Table{size, std::make_unique<std::atomic<uint64_t>[]>(size)});
+  if (const Table* table = table_.load(kRelaxed); table != nullptr)
+    for (size_t i = 0; i < table->size; ++i) larger->cells[i].store(table->cells[i].load(kRelaxed), kRelaxed);
   table_.store(larger.get(), kRelease);
   tables_.push_back(std::move(larger));
-}
-
-size_t OpenTransfers::bytes() const {
-  size_t total = 0;
-  for (const auto& table : tables_) total += (table->mask + 1) * sizeof(uint64_t);
-  return total;
+  return tables_.back().get();
 }
 
 // --- FlightRecorder ---------------------------------------------------------------------------------------------
 
 FlightRecorder::FlightRecorder(int world_size) : world_size_(world_size) {
-  TW_CHECK(world_size > 0 && world_size <= 1 << 24);
+  TW_CHECK(world_size > 0 && world_size <= 1 << OpenTransfers::kPeerBits);
 }
 
 FlightRecorder::Entry* FlightRecorder::entry_of(uint64_t index) {
@@ -144,10 +74,6 @@ uint64_t FlightRecorder::begin(const OperationNote& note, Clock::time_point now)
     place = (place + 1) % kEntries;
   place_ = (place + 1) % kEntries;
   Entry& e = entries_[place];
-  if (e.transfers.load(kRelaxed) != 0) {
-    transfers_.clear(place);
-    e.transfers.store(0, kRelaxed);
-  }
   // A reader that sees any of the values stored below (release) and then looks at the version sees that it changed.
   const uint32_t version = e.version.load(kRelaxed);
   e.version.store(version + 1, kRelaxed);
@@ -167,17 +93,14 @@ uint64_t FlightRecorder::begin(const OperationNote& note, Clock::time_point now)
   return next_++ * kEntries + static_cast<uint64_t>(place);
 }
 
-void FlightRecorder::waiting_for(uint64_t index, int peer, bool waiting) {
+void FlightRecorder::posted(uint64_t index, uint32_t token, int peer) {
   sign();
-  Entry* entry = entry_of(index);
-  if (entry == nullptr || peer < 0 || peer >= world_size_) return;
-  const int place = static_cast<int>(index % kEntries);
-  if (waiting) {
-    transfers_.add(place, peer);
-  } else if (!transfers_.remove(place, peer)) {
-    return;
-  }
-  add(entry->transfers, waiting ? 1 : -1);
+  transfers_.open(token, index / kEntries, peer);
+}
+
+void FlightRecorder::over(uint32_t token) {
+  sign();
+  transfers_.close(token);
 }
 
 void FlightRecorder::finish(uint64_t index, bool failed, Clock::time_point now) {
@@ -230,8 +153,7 @@ std::vector<FlightEntry> FlightRecorder::read() const {
     out.peer = e.peer.load(kAcquire);
     out.label = e.label.load(kAcquire);
     out.state = e.state.load(kAcquire);
-    if (out.state == FlightEntry::State::kIssued && e.transfers.load(kAcquire) != 0)
-      out.missing = transfers_.peers(place);
+    if (out.state == FlightEntry::State::kIssued) out.missing = transfers_.peers(out.number);
     if (e.version.load(kRelaxed) == version) list.push_back(std::move(out));
   }
   std::sort(list.begin(), list.end(), [](const FlightEntry& a, const FlightEntry& b) { return a.number < b.number; });

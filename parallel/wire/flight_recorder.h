@@ -3,8 +3,8 @@
 // How Progress uses it, always under the baton (nothing here locks or reads more than one clock, and memory is
 // taken only when more transfers are open than ever before):
 //   index = recorder.begin(note);                  an operation was issued
-//   recorder.waiting_for(index, peer, true);       a transfer of it with world rank `peer` was posted and is not over
-//   recorder.waiting_for(index, peer, false);      ... it is over; calls balance, several may be open per peer
+//   recorder.posted(index, token, peer);           a transfer of it with world rank `peer` was posted and is not over
+//   recorder.over(token);                          ... it is over, and its token may be another's
 //   recorder.finish(index) / finish(index, true);  the operation is over / has failed
 //   recorder.enter_wait(index); recorder.leave_wait();  a thread of the program stands still for it
 //   recorder.polled();                             the transport came back from a poll
@@ -39,34 +39,28 @@ struct FlightEntry {
   std::vector<int> missing;            // world ranks with which a transfer is still open, ascending
 };
 
-// Open transfers per (entry, world rank): an open-addressing table whose size follows what is open, not the size of the
-// world. One writer at a time; read by any thread at any time. A reader may miss a rank whose cell moves meanwhile, and
-// misses none when nothing moves.
+// Open transfers by their tokens, which are small numbers. One writer at a time; read by any thread at any time.
 class OpenTransfers {
  public:
+  static constexpr int kPeerBits = 24;
   OpenTransfers() { grow(64); }
-  void add(int entry, int peer);     // peer: 0 .. 2^24 - 1
-  bool remove(int entry, int peer);  // false: none was open
-  void clear(int entry);
-  std::vector<int> peers(int entry) const;  // ascending
-  size_t bytes() const;
+  void open(uint32_t token, uint64_t operation, int peer) {
+    set(token, (operation + 1) << kPeerBits | static_cast<uint64_t>(peer));
+  }
+  void close(uint32_t token) { set(token, 0); }
+  std::vector<int> peers(uint64_t operation) const;  // ascending, each once
 
  private:
-  // A cell: entry | peer | count; 0 where it is empty.
+  // A cell: number of the operation + 1 | peer; 0: nothing is open.
   struct Table {
-    size_t mask;
+    size_t size;
     std::unique_ptr<std::atomic<uint64_t>[]> cells;
-    std::atomic<uint64_t>& find(uint32_t key) const;  // the key's cell, or the empty one where it belongs
   };
-  static uint32_t key_of(int entry, int peer) {
-    return static_cast<uint32_t>(entry) << 24 | static_cast<uint32_t>(peer);
-  }
-  void grow(size_t cells);
-  void erase(const Table& table, size_t hole);
+  void set(uint32_t token, uint64_t cell);
+  const Table* grow(size_t size);
 
   std::vector<std::unique_ptr<Table>> tables_;  // the last is in use; a reader may still be in an older one
   std::atomic<const Table*> table_{nullptr};
-  size_t used_ = 0;
 };
 
 class FlightRecorder {
@@ -80,7 +74,8 @@ class FlightRecorder {
   // `now`: given by who has just read the clock, for a reading costs as much as everything else here.
   using Clock = std::chrono::steady_clock;
   uint64_t begin(const OperationNote& note, Clock::time_point now = Clock::now());
-  void waiting_for(uint64_t index, int peer, bool waiting);
+  void posted(uint64_t index, uint32_t token, int peer);
+  void over(uint32_t token);
   void finish(uint64_t index, bool failed = false, Clock::time_point now = Clock::now());
   void enter_wait(uint64_t index);
   void leave_wait();
@@ -109,7 +104,7 @@ class FlightRecorder {
     std::atomic<const char*> label{""}, verb{nullptr};
     std::atomic<int64_t> bytes{0}, issued_ns{0}, done_ns{0};
     std::atomic<uint32_t> sequence{0};
-    std::atomic<int> group{0}, peer{-1}, transfers{0};
+    std::atomic<int> group{0}, peer{-1};
     std::atomic<FlightEntry::State> state{FlightEntry::State::kDone};
   };
   Entry* entry_of(uint64_t index);  // nullptr when its place was given away

@@ -229,7 +229,7 @@ Ticket Progress::Core::start(const Transfer& transfer, const OperationNote& note
     }
     slots[static_cast<size_t>(slot)].operation = operation.get();
     operation->slot_ = slot;
-    recorder.waiting_for(operation->flight_, transfer.peer, true);
+    recorder.posted(operation->flight_, token, transfer.peer);
   }
   wake_for(*operation);
   return Ticket(std::move(operation));
@@ -296,7 +296,7 @@ void Progress::Core::withdraw(Exchange& exchange) {
   for (size_t i = 0; i < slots.size() && exchange.pending_ > 0; ++i) {
     Slot& slot = slots[i];
     if (slot.owner != &exchange) continue;
-    recorder.waiting_for(slot.operation->flight_, slot.peer, false);
+    recorder.over(static_cast<uint32_t>(i));
     --exchange.pending_;
     slot.owner = nullptr;
     slot.operation = nullptr;
@@ -341,7 +341,7 @@ bool Progress::Core::poll() {
     }
     Exchange* exchange = slot.owner;
     if (!slot.is_send) slot.operation->last_peer_ = slot.peer;
-    recorder.waiting_for(slot.operation->flight_, slot.peer, false);
+    recorder.over(done[i].token);
     const bool wrong = !slot.is_send && done[i].bytes != slot.bytes;
     if (exchange == nullptr) {
       slot.operation->slot_ = -1;

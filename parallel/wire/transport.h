@@ -28,7 +28,6 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual const char* name() const = 0;  // "mpi", "threads", "alone"
 
   // Starts a transfer; the memory belongs to it until its token is reported. Returns true when it is over already (its
   // token is then not reported). A receive posts the largest size it can take; receiving more is an Error(kInternal).

@@ -24,7 +24,6 @@ class DelayedTransport final : public Transport {
 
   int rank() const override { return beneath_->rank(); }
   int size() const override { return beneath_->size(); }
-  const char* name() const override { return beneath_->name(); }
 
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     if (!is_far(peer)) return beneath_->post_send(data, bytes, peer, tag, token);

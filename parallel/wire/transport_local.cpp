@@ -92,7 +92,6 @@ class LocalTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return world_->size; }
-  const char* name() const override { return "threads"; }
 
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     check_arguments(peer, tag);

@@ -145,7 +145,6 @@ class MpiTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  const char* name() const override { return "mpi"; }
 
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     MPI_Request request = MPI_REQUEST_NULL;

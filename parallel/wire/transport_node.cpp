@@ -174,7 +174,6 @@ class NodeTransport final : public Transport {
 
   int rank() const override { return beneath_->rank(); }
   int size() const override { return beneath_->size(); }
-  const char* name() const override { return beneath_->name(); }
 
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     const int seat = seat_of(peer);

@@ -21,7 +21,6 @@ class SilentTransport final : public Transport {
   SilentTransport(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  const char* name() const override { return "alone"; }
   bool post_send(const void*, size_t, int peer, int, uint32_t) override { refuse(peer); }
   bool post_receive(void*, size_t, int peer, int, uint32_t) override { refuse(peer); }
   size_t poll(std::span<Completion>) override { return 0; }

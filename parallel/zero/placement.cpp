@@ -8,12 +8,13 @@
 #include "parallel/zero/flat_layout.h"
 
 namespace thinwire {
-namespace {
 
 const char* name_of(Level level) {
   constexpr const char* kNames[] = {"replicated", "pair", "node", "global"};
   return kNames[static_cast<int>(level)];
 }
+
+namespace {
 
 // Ranks of the group on each node; refused where slices would not fall on whole nodes.
 int node_width(const std::vector<int>& nodes) {

@@ -9,6 +9,7 @@
 namespace thinwire {
 
 enum class Level : uint8_t { kReplicated, kPair, kNode, kGlobal };
+const char* name_of(Level level);                         // as the configuration spells it
 enum class Hold : uint8_t { kUnit, kMicroBatch, kStep };  // how long gathered weights stay
 enum class EmbeddingSyncKind : uint8_t { kFused, kTwoStep };
 

@@ -13,7 +13,6 @@ class Between : public Transport {
   explicit Between(Transport& inner) : inner_(inner) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
-  const char* name() const override { return inner_.name(); }
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     return inner_.post_send(data, bytes, peer, tag, token);
   }

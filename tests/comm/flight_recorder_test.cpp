@@ -46,14 +46,14 @@ TEST(FlightRecorder, KeepsTheLastOperationsInOrder) {
 TEST(FlightRecorder, OpenOperationsOutliveTheRing) {
   FlightRecorder recorder(4);
   const uint64_t old = recorder.begin(note(77, 2));
-  recorder.waiting_for(old, 2, true);
+  recorder.posted(old, 0, 2);
   for (uint32_t i = 0; i < 5000; ++i) recorder.finish(recorder.begin(note(i)));
   std::vector<FlightEntry> list = recorder.read();
   ASSERT_EQ(list.size(), 256u);
   EXPECT_EQ(list[0].sequence, 77u);
   EXPECT_EQ(list[0].state, FlightEntry::State::kIssued);
   EXPECT_EQ(list[0].missing, std::vector<int>{2});
-  recorder.waiting_for(old, 2, false);
+  recorder.over(0);
   recorder.finish(old);
   for (uint32_t i = 0; i < 256; ++i) recorder.finish(recorder.begin(note(i)));
   EXPECT_NE(recorder.read()[0].sequence, 77u);
@@ -62,14 +62,14 @@ TEST(FlightRecorder, OpenOperationsOutliveTheRing) {
 TEST(FlightRecorder, MissingPeersAreCountedPerTransfer) {
   FlightRecorder recorder(6);
   const uint64_t a = recorder.begin(note(1)), b = recorder.begin(note(2));
-  recorder.waiting_for(a, 5, true);
-  recorder.waiting_for(a, 1, true);
-  recorder.waiting_for(a, 1, true);
-  recorder.waiting_for(b, 3, true);
+  recorder.posted(a, 0, 5);
+  recorder.posted(a, 1, 1);
+  recorder.posted(a, 2, 1);
+  recorder.posted(b, 3, 3);
   EXPECT_EQ(recorder.read()[0].missing, (std::vector<int>{1, 5}));
-  recorder.waiting_for(a, 1, false);
+  recorder.over(1);
   EXPECT_EQ(recorder.read()[0].missing, (std::vector<int>{1, 5})) << "one of two messages is still under way";
-  recorder.waiting_for(a, 1, false);
+  recorder.over(2);
   EXPECT_EQ(recorder.read()[0].missing, (std::vector<int>{5}));
   EXPECT_EQ(recorder.read()[1].missing, (std::vector<int>{3}));
   recorder.finish(a);  // failed half way: its place must start clean
@@ -86,11 +86,11 @@ TEST(FlightRecorder, MoreOpenOperationsThanPlaces) {
   std::vector<uint64_t> open;
   for (uint32_t i = 0; i < 700; ++i) {
     open.push_back(recorder.begin(note(i)));
-    recorder.waiting_for(open.back(), 1, true);
+    recorder.posted(open.back(), i, 1);
   }
   EXPECT_EQ(recorder.open_operations(), 700);
   EXPECT_EQ(recorder.read().size(), 256u);
-  for (uint64_t index : open) recorder.waiting_for(index, 1, false), recorder.finish(index);
+  for (uint32_t i = 0; i < 700; ++i) recorder.over(i), recorder.finish(open[i]);
   EXPECT_EQ(recorder.open_operations(), 0);
   for (const FlightEntry& e : recorder.read()) EXPECT_TRUE(e.missing.empty());
 }
@@ -101,7 +101,7 @@ TEST(FlightRecorder, EveryCallIsASignOfLife) {
   const auto moved = [&] { return std::exchange(last, recorder.signs_of_life()) != last; };
   const uint64_t index = recorder.begin(note(1));
   EXPECT_TRUE(moved());
-  recorder.waiting_for(index, 1, true);
+  recorder.posted(index, 0, 1);
   EXPECT_TRUE(moved());
   recorder.enter_wait(index);
   EXPECT_TRUE(moved());
@@ -127,7 +127,7 @@ TEST(FlightRecorder, ReadersSeeWholeEntries) {
     std::vector<uint64_t> open;
     for (uint32_t i = 0; !stop.load(); ++i) {
       open.push_back(recorder.begin(note(i, static_cast<int>(i % 4))));
-      recorder.waiting_for(open.back(), static_cast<int>(i % 4), true);
+      recorder.posted(open.back(), i % 100, static_cast<int>(i % 4));
       if (open.size() > 8) {
         const size_t pick = random() % open.size();
         recorder.finish(open[pick]);

@@ -95,7 +95,6 @@ class WireEnd : public Transport {
   WireEnd(Wire& wire, int rank) : wire_(wire), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(wire_.done.size()); }
-  const char* name() const override { return "rendezvous"; }
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     wire_.post(rank_, peer, tag, true, {const_cast<void*>(data), bytes, token, hash_of(data, bytes)});
     return false;

@@ -28,7 +28,6 @@ class StuckTransport final : public Transport {
   explicit StuckTransport(std::unique_ptr<Transport> real) : real_(std::move(real)) {}
   int rank() const override { return real_->rank(); }
   int size() const override { return real_->size(); }
-  const char* name() const override { return real_->name(); }
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     return real_->post_send(data, bytes, peer, tag, token);
   }

@@ -109,7 +109,7 @@ TEST(Report, SurvivesTheFile) {
   FlightRecorder recorder(5);
   const uint64_t index = recorder.begin(
       {.label = {"pp.forward"}, .verb = "receive", .group = 5, .peer = 3, .sequence = 41, .bytes = 1024});
-  recorder.waiting_for(index, 3, true);
+  recorder.posted(index, 0, 3);
   recorder.enter_wait(index);
   recorder.set_activity("step 12\nforward");
   WaitReport r = make_report(2, recorder, 5.5);
@@ -138,7 +138,6 @@ class FakeTransport final : public Transport {
   FakeTransport(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  const char* name() const override { return "fake"; }
   bool post_send(const void*, size_t, int, int, uint32_t) override { return true; }
   bool post_receive(void*, size_t, int, int, uint32_t) override { return true; }
   bool withdraw(uint32_t) noexcept override { return true; }
@@ -297,13 +296,13 @@ class WatchdogThread : public testing::Test {
     FlightRecorder& recorder = *ranks_[static_cast<size_t>(r)]->recorder;
     const uint64_t index =
         recorder.begin({.label = {"tp.forward"}, .verb = "all_reduce", .group = 1, .sequence = sequence, .bytes = 64});
-    recorder.waiting_for(index, peer, true);
+    recorder.posted(index, 0, peer);
     recorder.enter_wait(index);
     return index;
   }
-  void unblock(int r, uint64_t index, int peer) {
+  void unblock(int r, uint64_t index) {
     FlightRecorder& recorder = *ranks_[static_cast<size_t>(r)]->recorder;
-    recorder.waiting_for(index, peer, false);
+    recorder.over(0);
     recorder.finish(index);
     recorder.leave_wait();
   }
@@ -379,7 +378,7 @@ TEST_F(WatchdogThread, NamesTheRankThatIsBusyElsewhere) {
 TEST_F(WatchdogThread, BusyElsewhereWithAnOpenOperation) {
   start(2);
   FlightRecorder& recorder = *ranks_[1]->recorder;
-  recorder.waiting_for(recorder.begin({.verb = "receive", .peer = 0}), 0, true);
+  recorder.posted(recorder.begin({.verb = "receive", .peer = 0}), 0, 0);
   block(0, 1);
   ASSERT_GT(wait_for_end(), 0.0);
   EXPECT_NE(ranks_[0]->message.find("Culprit: rank 1"), std::string::npos) << ranks_[0]->message;
@@ -400,7 +399,7 @@ TEST_F(WatchdogThread, AShorterStallIsForgiven) {
   for (int round = 0; round < 2; ++round) {
     const uint64_t index = block(0, 1);
     sleep_for(kLimit * 0.95);
-    unblock(0, index, 1);
+    unblock(0, index);
     sleep_for(kLimit * 0.5);
   }
   // Nothing open, nobody waits: silence for longer than the limit is no fault.
@@ -417,11 +416,11 @@ TEST_F(WatchdogThread, SlowTransfersAreSignsOfLife) {
   const uint64_t index = block(0, 1);
   for (int i = 0; i < 4; ++i) {  // one operation of many messages, several times as long as the limit
     sleep_for(kLimit * 0.95);
-    ranks_[0]->recorder->waiting_for(index, 1, true);
-    ranks_[0]->recorder->waiting_for(index, 1, false);
+    ranks_[0]->recorder->posted(index, 1, 1);
+    ranks_[0]->recorder->over(1);
   }
   EXPECT_EQ(ranks_[0]->code, 0);
-  unblock(0, index, 1);
+  unblock(0, index);
 }
 
 // What an earlier run left must not end this one, nor speak for a rank that is dead now.

@@ -4,69 +4,21 @@
 #include <cstdint>
 
 #include "engine/base/ops/dropout_plan.h"
-#include "engine/base/ops/simd.h"
+#include "engine/base/ops/philox_simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
 
-constexpr int kPhiloxBlocks = kLanes / 2;      // blocks in flight: one per 64-bit lane
 constexpr int kMaskStep = 4 * kPhiloxBlocks;   // elements made at a time: two vectors
 constexpr int64_t kMaskSlack = kMaskStep + 4;  // what keep_factors needs beyond the elements asked for
 
-typedef uint64_t VecW __attribute__((vector_size(kLanes * 4), may_alias));
-
-#ifdef __AVX512F__
-TW_INLINE VecW multiply_low_words(VecW a, VecW b) {
-  return (VecW)_mm512_mul_epu32((__m512i)a, (__m512i)b);
-}
-TW_INLINE VecF interleave_low(VecW a, VecW b) {
-  return (VecF)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b);
-}
-TW_INLINE VecF interleave_high(VecW a, VecW b) {
-  return (VecF)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b);
-}
-TW_INLINE VecW block_offsets() {
-  return VecW{0, 4, 1, 5, 2, 6, 3, 7};
-}
-#else
-TW_INLINE VecW multiply_low_words(VecW a, VecW b) {
-  return (VecW)_mm256_mul_epu32((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecF interleave_low(VecW a, VecW b) {
-  return (VecF)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecF interleave_high(VecW a, VecW b) {
-  return (VecF)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecW block_offsets() {
-  return VecW{0, 2, 1, 3};
-}
-#endif
-
 // Factors of elements [4 * block, 4 * block + kMaskStep) of sample `sample`: `low` the first kLanes of them, `high` the
-// rest. Words live in the low half of 64-bit lanes; the high half may hold rubbish, which no step looks at.
+// rest.
 TW_INLINE void keep_factors_of_blocks(const DropoutPlan& plan, uint64_t sample, uint64_t block, VecF& low, VecF& high) {
-  const VecW blocks = block_offsets() + block;
-  VecW c0 = blocks;
-  VecW c1 = VecW{} + (sample & 0xffffffffu);
-  VecW c2 = (blocks >> 32 & 0xffffu) | ((sample >> 32 & 0xffffu) << 16);
-  VecW c3 = VecW{} + plan.tag;
-  uint32_t k0 = plan.key0, k1 = plan.key1;
-  for (int round = 0; round < 10; ++round) {
-    const VecW p0 = multiply_low_words(c0, VecW{} + 0xD2511F53u);
-    const VecW p1 = multiply_low_words(c2, VecW{} + 0xCD9E8D57u);
-    c0 = p1 >> 32 ^ c1 ^ k0;
-    c1 = p1;
-    c2 = p0 >> 32 ^ c3 ^ k1;
-    c3 = p0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  const VecW words01 = (c0 & 0xffffffffu) | c1 << 32;
-  const VecW words23 = (c2 & 0xffffffffu) | c3 << 32;
-  // Lane 2i holds block i and lane 2i + 1 holds block i + half, so that unpacking leaves the elements in order.
-  const VecU first = (VecU)interleave_low(words01, words23);
-  const VecU second = (VecU)interleave_high(words01, words23);
+  const VecW blocks = block_numbers(block);
+  VecU first, second;
+  philox_words(plan.key0, plan.key1, blocks, VecW{} + (sample & 0xffffffffu),
+               (blocks >> 32 & 0xffffu) | ((sample >> 32 & 0xffffu) << 16), VecW{} + plan.tag, first, second);
   low = first >= plan.threshold ? splat(plan.scale) : VecF{};
   high = second >= plan.threshold ? splat(plan.scale) : VecF{};
 }

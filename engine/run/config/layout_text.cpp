@@ -3,11 +3,6 @@
 
 namespace thinwire {
 
-const char* name_of(Level level) {
-  constexpr const char* names[] = {"replicated", "pair", "node", "global"};
-  return names[static_cast<int>(level)];
-}
-
 const char* name_of(Hold hold) {
   constexpr const char* names[] = {"unit", "micro_batch", "step"};
   return names[static_cast<int>(hold)];

@@ -8,7 +8,6 @@
 namespace thinwire {
 
 // The value as the configuration spells it.
-const char* name_of(Level level);
 const char* name_of(Hold hold);
 const char* name_of(ScheduleKind kind);
 const char* name_of(PartitionMethod method);

@@ -23,10 +23,10 @@ std::string run_name(const std::string& run_dir) {
   return path.has_filename() ? path.filename().string() : path.string();
 }
 
-void create_run_directory(const std::string& run_dir, bool with_checkpoints) {
+void create_run_directory(const std::string& run_dir) {
   make_directories(run_dir);
   make_directories(tensorboard_dir(run_dir));
-  if (with_checkpoints) make_directories(checkpoints_dir(run_dir));
+  make_directories(checkpoints_dir(run_dir));
   if (::access(run_dir.c_str(), W_OK) != 0) {
     throw_busy(run_dir + ": run directory is not writable: " + std::strerror(errno) +
                "; choose another with run_dir=DIR");

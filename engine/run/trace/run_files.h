@@ -7,33 +7,20 @@ namespace thinwire {
 
 // All functions join paths and touch no disk, except create_run_directory.
 std::string path_in_run(const std::string& run_dir, const std::string& name);
-inline std::string resolved_config_path(const std::string& run_dir) {
-  return path_in_run(run_dir, "config.resolved.json");
-}
-inline std::string metrics_path(const std::string& run_dir) {
-  return path_in_run(run_dir, "metrics.jsonl");
-}
-inline std::string tensorboard_dir(const std::string& run_dir) {
-  return path_in_run(run_dir, "tensorboard");
-}
-inline std::string checkpoints_dir(const std::string& run_dir) {
-  return path_in_run(run_dir, "checkpoints");
-}
-inline std::string revisions_path(const std::string& run_dir) {
-  return path_in_run(run_dir, "revisions.jsonl");
-}
-inline std::string prediction_path(const std::string& run_dir) {
-  return path_in_run(run_dir, "prediction.json");
-}
-inline std::string status_path(const std::string& run_dir) {
-  return path_in_run(run_dir, "status.json");
-}
-inline std::string log_path(const std::string& run_dir) {
-  return path_in_run(run_dir, "log.txt");
-}
-inline std::string report_path(const std::string& run_dir) {
-  return path_in_run(run_dir, "report.html");
-}
+// Called with the run directory.
+struct RunFile {
+  const char* name;
+  std::string operator()(const std::string& run_dir) const { return path_in_run(run_dir, name); }
+};
+inline constexpr RunFile resolved_config_path{"config.resolved.json"};
+inline constexpr RunFile metrics_path{"metrics.jsonl"};
+inline constexpr RunFile tensorboard_dir{"tensorboard"};
+inline constexpr RunFile checkpoints_dir{"checkpoints"};
+inline constexpr RunFile revisions_path{"revisions.jsonl"};
+inline constexpr RunFile prediction_path{"prediction.json"};
+inline constexpr RunFile status_path{"status.json"};
+inline constexpr RunFile log_path{"log.txt"};
+inline constexpr RunFile report_path{"report.html"};
 inline std::string trace_path(const std::string& run_dir, int rank) {
   return path_in_run(run_dir, "trace.rank" + std::to_string(rank) + ".json");
 }
@@ -41,8 +28,8 @@ inline std::string trace_path(const std::string& run_dir, int rank) {
 // Last part of the path, for titles: "runs/a/" gives "a", "." gives the name of the current directory.
 std::string run_name(const std::string& run_dir);
 
-// Makes the run directory with tensorboard/ and checkpoints/ in it (checkpoints may live elsewhere:
-// `with_checkpoints`). Existing ones are kept. Throws Error(kBusy) when it cannot be made or written.
-void create_run_directory(const std::string& run_dir, bool with_checkpoints = true);
+// Makes the run directory with tensorboard/ and checkpoints/ in it. Existing ones are kept. Throws Error(kBusy) when it
+// cannot be made or written.
+void create_run_directory(const std::string& run_dir);
 
 }  // namespace thinwire

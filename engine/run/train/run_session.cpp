@@ -39,10 +39,6 @@ StoreOptions store_options(const RunConfig& run, FaultPlan& faults) {
   return options;
 }
 
-const char* split_name(Split split) {
-  return split == Split::kTest ? "test" : "valid";
-}
-
 constexpr const char* kOptimizerPrefixes[] = {"adam_m/", "adam_v/", "sgd_momentum/"};
 constexpr const char* kPathKeys[] = {"data_path", "train_data_paths", "valid_data_paths", "test_data_paths"};
 
@@ -90,8 +86,7 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& 
 
 }  // namespace
 
-RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job)
-    : config_(config), faults_(faults), job_(job) {
+RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job) : config_(config), job_(job) {
   const RunConfig& run = config.run;
   job.agree([&] {
     if (!job.first()) return log_set_console_level(LogLevel::kError);  // rank 0 speaks for all
@@ -418,7 +413,7 @@ void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, S
   r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
   r.eval_tokens = evaluation.tokens, r.by_position = evaluation.by_position;
   r.wall_s = status_->wall_seconds();
-  r.split = split_name(split);
+  r.split = name_of(split);
   r.comm = site_records(config_.run, evaluation.traffic);
   metrics_->write(r);
   tensorboard_->scalars(step, {{r.split + "/loss", r.eval_loss}, {r.split + "/perplexity", r.perplexity}});
@@ -445,7 +440,7 @@ bool RunSession::finds_evaluation(int64_t step, Split split) const {
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json record = parse_shallow(line);
     if (record.is_object() && record.contains("eval_loss") && record.contains("split") && record.contains("step") &&
-        record["step"] == step && record["split"] == split_name(split))
+        record["step"] == step && record["split"] == name_of(split))
       return true;
   }
   return false;

@@ -105,7 +105,6 @@ class RunSession {
   CopyBytes copy_state();
 
   const ResolvedConfig& config_;
-  FaultPlan& faults_;
   Job& job_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<RunLock> run_lock_;  // rank 0 alone

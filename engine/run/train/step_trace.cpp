@@ -63,7 +63,8 @@ class Lanes {
 
 StepTrace::StepTrace(int rank, size_t capacity) : rank_(rank), events_(capacity) {}
 
-void StepTrace::add(const Event& event) {
+void StepTrace::add(Event event, Clock::time_point from, Clock::time_point to) {
+  event.from = nanoseconds(from), event.to = nanoseconds(to);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (used_ == events_.size()) {
     ++dropped_;
@@ -73,17 +74,11 @@ void StepTrace::add(const Event& event) {
 }
 
 void StepTrace::step(int64_t number, Clock::time_point from, Clock::time_point to) {
-  Event e;
-  e.kind = Kind::kStep, e.name = "step", e.number = number;
-  e.from = nanoseconds(from), e.to = nanoseconds(to);
-  add(e);
+  add({.kind = Kind::kStep, .name = "step", .number = number}, from, to);
 }
 
 void StepTrace::compute(const char* name, int micro, int chunk, Clock::time_point from, Clock::time_point to) {
-  Event e;
-  e.kind = Kind::kCompute, e.name = name, e.micro = micro, e.chunk = chunk;
-  e.from = nanoseconds(from), e.to = nanoseconds(to);
-  add(e);
+  add({.kind = Kind::kCompute, .name = name, .micro = micro, .chunk = chunk}, from, to);
 }
 
 void StepTrace::node(const PlanNode& node, Clock::time_point from, Clock::time_point to) {
@@ -91,18 +86,18 @@ void StepTrace::node(const PlanNode& node, Clock::time_point from, Clock::time_p
 }
 
 void StepTrace::add(Kind kind, const OperationNote& note, Clock::time_point from, Clock::time_point to) {
-  Event e;
-  e.kind = kind, e.site = static_cast<Site>(note.label.number), e.name = note.verb, e.group = note.group;
-  e.peer = note.peer, e.number = note.sequence, e.bytes = note.bytes;
-  e.from = nanoseconds(from), e.to = nanoseconds(to);
-  add(e);
+  add({.kind = kind,
+       .site = static_cast<Site>(note.label.number),
+       .name = note.verb,
+       .group = note.group,
+       .peer = note.peer,
+       .number = note.sequence,
+       .bytes = note.bytes},
+      from, to);
 }
 
 void StepTrace::add(Kind kind, const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to) {
-  Event e;
-  e.kind = kind, e.name = verb, e.bytes = bytes;
-  e.from = nanoseconds(from), e.to = nanoseconds(to);
-  add(e);
+  add({.kind = kind, .name = verb, .bytes = bytes}, from, to);
 }
 
 void StepTrace::align(int64_t origin_ns, int64_t offset_ns, const std::string& clock_note) {

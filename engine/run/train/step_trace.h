@@ -74,7 +74,7 @@ class StepTrace final : public OperationSink, public SpillSink {
     int64_t bytes = 0;
     int64_t from = 0, to = 0;  // ns of the steady clock
   };
-  void add(const Event& event);
+  void add(Event event, Clock::time_point from, Clock::time_point to);
   void add(Kind kind, const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to);
   void add(Kind kind, const OperationNote& note, Clock::time_point from, Clock::time_point to);
 

@@ -412,9 +412,10 @@ class LowRankRoundsCuda final : public DeviceRounds {
     AbsorbJob absorb;
     absorb.count = out.count(), absorb.tile = kMostDeviceTile;
     absorb.shares = {&sum, 1};
-    absorb.out = {out.data, static_cast<int>(index_of(out.dtype))};
+    TW_CHECK(out.dtype == DType::f32, "low_rank: sums in ", name_of(out.dtype));
+    absorb.out = {out.data, 0};
     absorb.accumulate = accumulate;
-    absorb.vectors = reinterpret_cast<uintptr_t>(out.data) % (4 * size_of(out.dtype)) == 0;
+    absorb.vectors = reinterpret_cast<uintptr_t>(out.data) % (4 * sizeof(float)) == 0;
     absorb.tally = job.tally;
     queue_absorb_tiles(queue, nullptr, kAbsorb, tiles, absorb);
   }

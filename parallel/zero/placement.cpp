@@ -9,11 +9,6 @@
 
 namespace thinwire {
 
-const char* name_of(Level level) {
-  constexpr const char* kNames[] = {"replicated", "pair", "node", "global"};
-  return kNames[static_cast<int>(level)];
-}
-
 namespace {
 
 // Ranks of the group on each node; refused where slices would not fall on whole nodes.

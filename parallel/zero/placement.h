@@ -9,7 +9,10 @@
 namespace thinwire {
 
 enum class Level : uint8_t { kReplicated, kPair, kNode, kGlobal };
-const char* name_of(Level level);                         // as the configuration spells it
+inline const char* name_of(Level level) {  // as the configuration spells it
+  constexpr const char* kNames[] = {"replicated", "pair", "node", "global"};
+  return kNames[static_cast<int>(level)];
+}
 enum class Hold : uint8_t { kUnit, kMicroBatch, kStep };  // how long gathered weights stay
 enum class EmbeddingSyncKind : uint8_t { kFused, kTwoStep };
 

@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 
-#include "compression/codec_table.h"
+#include "compression/codecs/low_rank.h"
 #include "compression/round_codec.h"
 #include "tests/codecs/device_low_rank_fixtures.h"
 #include "tests/support/coded_device.h"
@@ -62,7 +62,7 @@ class Group {
     for (size_t r = 0; r < ranks_.size(); ++r) jobs.push_back(begin(ranks_[r], r == strange));
     for (int round = 0; round < host_->rounds() && !testing::Test::HasFailure(); ++round) reduce(round, jobs);
     for (size_t r = 0; r < ranks_.size() && !testing::Test::HasFailure(); ++r) finish(ranks_[r], jobs[r]);
-    const bool skipped = flagged_ || random_() % 4 == 0;
+    const bool skipped = broken_ || random_() % 4 == 0;
     for (Rank& rank : ranks_) {
       std::vector<CompressionState*> states = {rank.host_state.get(), rank.device_state.get()};
       if (feeds_back_) {
@@ -72,10 +72,10 @@ class Group {
       for (CompressionState* const state : states) skipped ? state->roll_back() : state->commit();
       compare_states(rank);
     }
-    flagged_ever_ = flagged_ever_ || flagged_, flagged_ = false;
+    ever_broken_ = ever_broken_ || broken_, broken_ = false;
     ++msg_.step;
   }
-  bool flagged_ever() const { return flagged_ever_; }
+  bool ever_broken() const { return ever_broken_; }
   bool factors() const { return factors_; }
 
  private:
@@ -105,7 +105,7 @@ class Group {
       const Round what = host_->round(round, msg_, shape_.count, *rank.host_state);
       rank.host_payload.assign(static_cast<size_t>(what.count), 0.0f);
       const bool finite = host_->pack(round, msg_, view(rank.host_room), view(rank.host_payload), *rank.host_state);
-      if (round == 0 && !finite) flagged_ = true, ++rank.stats.non_finite;
+      if (round == 0 && !finite) broken_ = true, ++rank.stats.non_finite;
       there.push_back(there_->queue_pack(round, exec_, msg_, jobs[r], *rank.device_state));
       ASSERT_EQ(there[r].count(), what.count) << name();
       factors_ = factors_ || what.count < shape_.count;
@@ -120,6 +120,8 @@ class Group {
       if (r == 0) sum = mine;
       for (size_t i = 0; r > 0 && i < sum.size(); ++i) sum[i] = sum[i] + mine[i];
     }
+    // Nor is a step applied whose sums are infinite: the norm of its gradients is.
+    broken_ = broken_ || !all_finite(sum.data(), static_cast<int64_t>(sum.size()));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = ranks_[r];
       device_.copy_at_rest(there[r].data, sum.data(), there[r].bytes());
@@ -177,12 +179,12 @@ class Group {
   std::unique_ptr<DeviceRounds> there_;
   Shape shape_;
   std::vector<Rank> ranks_;
-  bool feeds_back_, flagged_ = false, flagged_ever_ = false, factors_ = false;
+  bool feeds_back_, broken_ = false, ever_broken_ = false, factors_ = false;
   Msg msg_;
 };
 
 struct Seen {
-  int factored = 0, flagged = 0;
+  int factored = 0, broken = 0;
 };
 void play_case(Random& random, Device& device, Stream& stream, Seen& seen) {
   const CodecSpec spec = codec_spec("low_rank", {{"rank", pick<int64_t>(random, {1, 2, 3, 4, 4, 8, 9, 16, 17, 55})},
@@ -190,12 +192,12 @@ void play_case(Random& random, Device& device, Stream& stream, Seen& seen) {
                                                  {"min_compression_rate", pick(random, {1.0, 1.0, 1.5, 4.0})}});
   Group group(random, spec, device, stream);
   for (int64_t step = within(random, 1, 5); step > 0 && !testing::Test::HasFailure(); --step) group.step();
-  seen.factored += group.factors(), seen.flagged += group.flagged_ever();
+  seen.factored += group.factors(), seen.broken += group.ever_broken();
 }
 
 int cases() {
   const char* asked = std::getenv("THINWIRE_DEVICE_CASES");
-  return asked != nullptr ? std::atoi(asked) : 200;
+  return asked != nullptr ? std::atoi(asked) : 100;
 }
 
 TEST(DeviceRounds, HaveTheBytesOfTheHost) {
@@ -209,7 +211,7 @@ TEST(DeviceRounds, HaveTheBytesOfTheHost) {
     play_case(random, *device, *stream, seen);
   }
   EXPECT_GT(seen.factored, cases() / 2);
-  EXPECT_GT(seen.flagged, 0);
+  EXPECT_GT(seen.broken, 0);
 }
 
 // On memory that the host cannot touch and a stream on which nothing happens before somebody waits.

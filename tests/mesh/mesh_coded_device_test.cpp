@@ -197,7 +197,7 @@ TEST(MeshCodedDevice, LowRankSums) {
   const std::string sides = R"(, "sides": 1)";
   expect_same_bits({
       {kGpt2, {.data = 2}, 2, {sums(kFeedback)}},
-      {kGpt2, {.data = 3, .accumulation = 2}, 6, {sums(sides + R"(, "residual": "lazy", "on_skip": "zero")")}},
+      {kGpt2, {.data = 3, .accumulation = 2}, 6, {sums(sides + kFeedback + R"(, "on_skip": "zero")")}},
       {kLlama, zero(2, {.data = 2, .tensor = 2}), 4, {sums(sides + kFeedback), rule(kParameter, kInt8)}},
       {kTied, zero(3, {.data = 3, .accumulation = 2}), 6, {sums(kFeedback)}},
       {kGpt2,

@@ -283,6 +283,7 @@ TEST(GoodConfig, DerivedValues) {
                 .model.layers,
             4);
   EXPECT_EQ(load("\"attention_config\": [[[\"flash\"], 4]]").model.layers, 4);
+  EXPECT_EQ(load("\"attention_config\": [[[\"flash\"], \"all\"]]").model.layers, 4);
 }
 
 // As Megatron counts: in samples, by the run's own length or by one of the schedule's.

@@ -117,6 +117,24 @@ TEST(MegatronArgs, OlderAndRarerFlags) {
   EXPECT_EQ(load(kSmall + "--activations-checkpoint-method uniform").run.model.recompute, Recompute::kFull);
 }
 
+// As the shell reads them: to the end of the line, wherever a word begins.
+TEST(MegatronArgs, Comments) {
+  EXPECT_EQ(shell_words("a # b 'c $d (e) \\\n f#g '#h' \\\n  # i\n\"#j\" #"),
+            (std::vector<std::string>{"a", "f#g", "#h", "#j"}));
+  const RunConfig c = load(kSmall + "--clip-grad 0.5 # don't say --bf16\n--weight-decay 0.125 # (of 2)\n").run;
+  EXPECT_EQ(c.optim.weight_decay, 0.125);
+  EXPECT_EQ(c.model.dtype, DType::f32);
+}
+
+TEST(MegatronArgs, ValuesOfRealScripts) {
+  const RunConfig c = load(kSmall + "--eval-iters -1").run;
+  EXPECT_EQ(c.eval_iters, 0);
+  for (const char* tokenizer : {"Llama2Tokenizer", "GPTSentencePieceTokenizer"})
+    EXPECT_EQ(load(kSmall + "--tokenizer-model x/tokenizer.model --tokenizer-type " + std::string(tokenizer))
+                  .values.at("tokenizer"),
+              "sentencepiece:x/tokenizer.model");
+}
+
 // Rope stays, whichever comes first.
 TEST(MegatronArgs, NoLearnedPositionsBesideRope) {
   const auto positions = [](const std::string& flags) { return load(kSmall + flags).run.model.positions; };
@@ -151,7 +169,12 @@ TEST(MegatronArgs, Wrong) {
   expect("--fp8-format hybrid --bf16", "m.args: --fp8-format: fp8_format: hybrid needs device cuda");
   expect("--hiden-size 3", "unknown key (nearest key: hidden_size)");
   expect("--swiglu 3 4", "m.args: --swiglu:");
-  expect("--lr $LR", "holds a shell variable");
+  expect("\n--seed $SEED # x", "holds a shell variable ($SEED in line 6)");
+  EXPECT_NE(message_of("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --train-iters 10 "
+                       "--max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 8 --lr .001 "
+                       "--tokenizer-type SomeTokenizer")
+                .find("missing, and tokenizer_type \"SomeTokenizer\" stands for no size"),
+            std::string::npos);
   expect("--lr 1 ; rm x", "holds a command or one of the characters");
   expect("--a `id`", "holds a command or one of the characters");
   expect("--a \"`id`\"", "holds a command or one of the characters");

@@ -29,10 +29,8 @@ KeyTopic noted_keys() {
         layernorm_fusion rmsnorm_fusion no_bias_dropout_fusion no_masked_softmax_fusion no_rope_fusion
         no_persist_layer_norm use_flashattn_swiglu gradient_accumulation_fusion no_gradient_accumulation_fusion
         attention_backend use_flash_attn)");
-  note(
-      "layers are computed by this engine's kernels in the run's precision, not by Transformer Engine's, and never "
-      "in fp8",
-      R"(
+  note("layers are computed by this engine's kernels, not by Transformer Engine's; fp8 is fp8_format",
+       R"(
         te_columnparallel te_rowparallel te_layernorm_mlp te_mha te_fp8_format te_fp8_wgrad
         te_fp8_amax_history_len te_fp8_amax_compute_algo te_fp8_margin te_fp8_mha)");
   note("Adam keeps its state in fp32, which bitsandbytes' 8-bit state approximates", "use_bnb_optimizer");
@@ -49,7 +47,8 @@ KeyTopic noted_keys() {
         log_num_zeros_in_grad timing_log_level timing_log_option log_grad_norm log_grad_pct_zeros log_param_norm
         log_optimizer_states log_gradient_noise_scale gradient_noise_scale_n_batches
         gradient_noise_scale_cpu_offload dump_state eval_tasks eval_results_prefix save_iters iteration do_train
-        do_valid do_test config_files is_pipe_parallel)");
+        do_valid do_test config_files is_pipe_parallel comet_experiment valid_data_names test_data_names
+        eval_loss_logging char_level_ppl memory_breakdown)");
   note("the console follows log_interval", "steps_per_print");
   note("memory is planned before the first step, and nothing is collected",
        "manual_gc manual_gc_interval empty_unused_memory_level");
@@ -69,6 +68,21 @@ KeyTopic noted_keys() {
         activation_checkpoint_granularity recompute_method recompute_modules partition_activations
         synchronize_each_layer contiguous_checkpointing checkpoint_in_cpu profile_backward
         deepspeed_activation_checkpointing activation_checkpointing)");
+  note("bf16 needs no loss scale", R"(
+        bf16.loss_scale bf16.loss_scale_window bf16.initial_scale_power bf16.hysteresis bf16.min_loss_scale
+        bf16.auto_cast)");
+  note("read by other trainers for layers, norms, positions or training that are refused here", R"(
+        moe_top_k moe_router_topk moe_router_load_balancing_type moe_token_dispatcher_type
+        moe_use_legacy_grouped_gemm moe_type moe_router_type moe_token_dropping moe_loss_coeff
+        moe_aux_loss_coeff moe_train_capacity_factor moe_eval_capacity_factor moe_min_capacity moe_use_residual
+        moe_lbl_in_fp32 moe_jitter_eps moe_layer_freq moe_ffn_hidden_size moe_grouped_gemm expert_interval
+        moe_expert_interval moe_glu gmlp_attn_dim mamba_selective_scan_fusion mamba_causal_conv_fusion
+        mamba_inner_func_fusion mamba_selective_fp32_params mamba_use_bias_in_conv mamba_use_bias_in_linears
+        rpe_num_buckets rpe_max_distance scalenorm_epsilon param_sharing_style weighted_sampler_alpha kto_beta
+        dpo_beta dpo_fp32 dpo_reference_free kto_fp32 kto_desirable_weight kto_undesirable_weight fp32_reinforce
+        kl_impl kl_div_beta reinforce_leave_one_out precompute_model_name online_dataserver_ips
+        online_dataserver_ports weight_server_port)");
+  note("ranks stand in the order tensor, context, data, pipeline", "topology_order");
   note("softmax and losses are always computed in fp32", "attention_softmax_in_fp32");
   note("gradients are always accumulated and reduced in fp32", R"(
         fp32_allreduce accumulate_allreduce_grads_in_fp32 prescale_gradients gradient_predivide_factor fp16.fp16
@@ -154,28 +168,18 @@ KeyTopic refused_keys() {
     add_all(t, KeyStatus::kRefused, reason, names, neutral);
   };
   refuse("mixture of experts is not supported", R"(
-        moe_num_experts num_experts moe_expert_parallel_size expert_model_parallel_size
-        enable_expert_tensor_parallelism)",
+        moe_num_experts num_experts moe_expert_parallel_size moe_deepspeed_expert_parallel_size
+        expert_model_parallel_size enable_expert_tensor_parallelism)",
          {"0", "1"});
-  refuse("mixture of experts is not supported", R"(
-        moe_top_k moe_router_topk moe_router_load_balancing_type moe_token_dispatcher_type
-        moe_use_legacy_grouped_gemm moe_type moe_router_type moe_token_dropping moe_loss_coeff
-        moe_aux_loss_coeff moe_train_capacity_factor moe_eval_capacity_factor moe_min_capacity moe_use_residual
-        moe_lbl_in_fp32 moe_jitter_eps moe_layer_freq moe_ffn_hidden_size moe_grouped_gemm expert_interval
-        moe_glu)");
   refuse("this scaling of rotary positions is not supported (use_rope_scaling is Llama-3's)", R"(
         rope_scaling rotary_scaling_factor rotary_seq_len_interpolation_factor rotary_interleaved
         rotary_save_freqs_buffer)",
          {"1", "1.0"});
   refuse("say context_parallel_size",
-         "hierarchical_context_parallel_sizes ulysses_parallel_size ds_sequence_parallel_size", {"1"});
+         "hierarchical_context_parallel_sizes ulysses_parallel_size ds_sequence_parallel_size zigzag_tokens", {"1"});
   refuse("norms of queries and keys are not supported", "use_qk_layernorm qk_layernorm");
   refuse("the two norms of a block are always separate (gpt_j_residual has two)", "gpt_j_tied");
   refuse("say sliding_window_width, which does not count the token itself", "sliding_window window_size");
-  refuse("gMLP layers are not supported", "gmlp_attn_dim");
-  refuse("Mamba layers are not supported", R"(
-        mamba_selective_scan_fusion mamba_causal_conv_fusion mamba_inner_func_fusion mamba_selective_fp32_params
-        mamba_use_bias_in_conv mamba_use_bias_in_linears)");
   refuse("RWKV layers are not supported", "rwkv_fla dim_att head_size ffn_dim");
   refuse("sparse attention is not supported", "sparsity_config sparse_attention");
   refuse("attention is always scaled by 1 / sqrt(head_dim)", "apply_query_key_layer_scaling");
@@ -212,12 +216,14 @@ KeyTopic refused_keys() {
   refuse("the length of a run is given in steps: say train_iters", "train_epochs");
   refuse("the schedule always continues from the configuration and the step of the checkpoint",
          "use_checkpoint_lr_scheduler use_checkpoint_opt_param_scheduler");
-  refuse("the batch grows by rampup_batch_size", "step_batch_size_schedule curriculum_learning data_efficiency");
+  refuse("the batch grows by rampup_batch_size",
+         "step_batch_size_schedule batch_scheduling curriculum_learning curriculum_seqlen data_efficiency", {"0"});
   refuse("documents are packed into sequences across their ends", "pack_impl allow_chopped dataset_impl",
          {"\"packed\"", "true", "\"gpt2\""});
   refuse("say reset_attention_mask, which keeps attention inside of a document", "eod_attention_mask");
   refuse("say the weights of data sets: train_data_weights", "weight_by_num_documents");
-  refuse("labels are the tokens that follow; eod_mask_loss leaves some out", "label_data_paths train_label_data_paths");
+  refuse("labels are the tokens that follow; eod_mask_loss leaves some out",
+         "label_data_paths train_label_data_paths valid_label_data_paths test_label_data_paths");
   refuse("stages are cut by pipe_partition_method, not by given counts", R"(
         decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers num_unique_layers
         pipeline_model_parallel_layout account_for_embedding_in_pipeline_split
@@ -228,10 +234,20 @@ KeyTopic refused_keys() {
          "checkpoint_validation_with_forward_pass");
   refuse("checkpoints always hold the optimizer", "no_save_optim");
   refuse("use exit_duration_in_mins or train_iters", "exit_interval", {"0"});
-  refuse("muP is not supported", "use_mup coord_check save_base_shapes base_shapes_file");
-  refuse("soft prompts and adapters are not supported", "soft_prompt_tuning lora peft");
-  refuse("preference and reinforcement training are not supported", "train_impl kto_beta dpo_beta", {"\"normal\""});
-  refuse("relative position biases are not supported", "rpe_num_buckets rpe_max_distance opt_pos_emb_offset", {"0"});
+  refuse("muP is not supported", R"(
+        use_mup coord_check save_base_shapes base_shapes_file coord_check_nsteps coord_check_nseeds mup_init_scale
+        mup_attn_temp mup_output_temp mup_embedding_mult mup_rp_embedding_mult mup_width_scale mup_lr mup_std
+        mup_hidden_size mup_d_model_base mup_save)",
+         {"1", "1.0", "2", "10"});
+  refuse("soft prompts and adapters are not supported", "soft_prompt_tuning lora peft adapter_config");
+  refuse("preference and reinforcement training are not supported", R"(
+        train_impl z_loss serve_model_weights train_reward_data_paths valid_reward_data_paths test_reward_data_paths
+        pos_train_data_paths pos_valid_data_paths pos_test_data_paths neg_train_data_paths neg_valid_data_paths
+        neg_test_data_paths pos_train_label_data_paths pos_valid_label_data_paths pos_test_label_data_paths
+        neg_train_label_data_paths neg_valid_label_data_paths neg_test_label_data_paths)",
+         {"\"normal\"", "0", "0.0"});
+  refuse("positions begin at the first one", "opt_pos_emb_offset", {"0"});
+  refuse("say gradient_clipping", "optimizer.params.max_grad_norm");
   refuse("automatic mixed precision is not supported: say precision", "amp");
   refuse("say optimizer.type adam and \"compression\": \"one_bit_adam\"",
          "onebit_adam optimizer.params.freeze_step optimizer.params.cuda_aware optimizer.params.comm_backend_name");
@@ -266,7 +282,7 @@ KeyTopic refused_keys() {
   refuse("multi-latent attention is not supported", "multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim");
   refuse("prediction of several tokens is not supported", "mtp_num_layers", {"0"});
   refuse("encoders are not supported: the model is a decoder", R"(
-        encoder_num_layers decoder_num_layers encoder_seq_length decoder_seq_length
+        num_encoder_layers encoder_num_layers decoder_num_layers encoder_seq_length decoder_seq_length
         pipeline_model_parallel_split_rank transformer_pipeline_model_parallel_size num_channels patch_dim
         output_bert_embeddings)");
   refuse("Mamba and hybrid layers are not supported",

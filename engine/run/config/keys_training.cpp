@@ -146,11 +146,14 @@ KeyTopic data_keys() {
           "and by generate, not to train. byte has 256 ids, and 257 in data made with --append-eod: say vocab_size 257 "
           "there.",
           {.default_text = "from tokenizer_type, vocab_file and merge_file where they say it"}),
-      key.word("tokenizer_type", kStringKey,
-               "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, GPT2BPETokenizer with vocab_file "
-               "and merge_file is bpe:VOCAB,MERGES, SPMTokenizer and SentencePieceTokenizer are sentencepiece:FILE. "
-               "Without such files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer for 32000, "
-               "GPT2BPETokenizer, which is also what vocab_file alone means, for 50257."),
+      key.word(
+          "tokenizer_type", kStringKey,
+          "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, GPT2BPETokenizer with vocab_file "
+          "and merge_file is bpe:VOCAB,MERGES, SPMTokenizer, SentencePieceTokenizer, Llama2Tokenizer and "
+          "GPTSentencePieceTokenizer are sentencepiece:FILE. "
+          "Without such files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer and Llama2Tokenizer "
+          "for 32000, "
+          "GPT2BPETokenizer, which is also what vocab_file alone means, for 50257."),
       key.word("vocab_file", kStringKey, "NeoX / Megatron: file of tokenizer_type.",
                {.aliases = {"tokenizer_model"}, .unit = "path"}),
       key.word("merge_file", kStringKey, "NeoX / Megatron: the merges that go with the vocab_file of GPT2BPETokenizer.",

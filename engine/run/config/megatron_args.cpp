@@ -35,14 +35,10 @@ nlohmann::json value_of(const std::string& word) {
 std::vector<std::string> shell_words(const std::string& text) {
   std::string line, all;
   for (std::istringstream lines(text); std::getline(lines, line);) {
-    const size_t first = line.find_first_not_of(" \t\r");
-    if (first == std::string::npos || line[first] == '#') continue;
-    if (line.back() == '\\') line.pop_back();
-    all += line + " ";
+    while (!line.empty() && line.back() == '\r') line.pop_back();
+    if (!line.empty() && line.back() == '\\') line.pop_back();
+    all += line + "\n";
   }
-  std::replace(all.begin(), all.end(), '\r', ' ');
-  if (all.find('$') != std::string::npos)
-    throw_bad_config("holds a shell variable ($): write its value; the file is read, not run");
   // Not by wordexp(), which would also look for files: `/*/*/*/*` in a file from elsewhere is work without end.
   std::vector<std::string> words;
   std::string word;
@@ -50,16 +46,24 @@ std::vector<std::string> shell_words(const std::string& text) {
   char quote = '\0';
   for (size_t i = 0; i < all.size(); ++i) {
     const char c = all[i];
+    const auto in_line = [&] {
+      return " in line " + std::to_string(1 + std::count(all.begin(), all.begin() + i, '\n'));
+    };
     if (quote == '\'') {
       c == '\'' ? void(quote = '\0') : word.push_back(c);
     } else if (c == '\\' && i + 1 < all.size()) {
       const char next = all[++i];
-      if (quote == '"' && next != '"' && next != '\\' && next != '`') word.push_back('\\');
+      if (quote == '"' && next != '"' && next != '\\' && next != '`' && next != '$') word.push_back('\\');
       word.push_back(next), inside = true;
+    } else if (c == '#' && quote == '\0' && !inside) {
+      i = all.find('\n', i);  // a comment
+    } else if (c == '$') {
+      const size_t end = all.find_first_of(" \t\n\"'/,", i);
+      throw_bad_config("holds a shell variable (" + all.substr(i, end - i) + in_line() +
+                       "): write its value; the file is read, not run");
     } else if (c == '`' || (quote == '\0' && std::strchr("|&;<>(){}", c) != nullptr && c != '\0')) {
-      throw_bad_config(
-          "holds a command or one of the characters | & ; < > ( ) { } outside of quotes: give words only, such as "
-          "--num-layers 12");
+      throw_bad_config("holds a command or one of the characters | & ; < > ( ) { } outside of quotes" + in_line() +
+                       ": give words only, such as --num-layers 12");
     } else if (quote == '"') {
       c == '"' ? void(quote = '\0') : word.push_back(c);
     } else if (c == '"' || c == '\'') {
@@ -68,7 +72,7 @@ std::vector<std::string> shell_words(const std::string& text) {
       if (inside) words.push_back(word);
       word.clear(), inside = false;
     } else if (c == '~' && !inside) {
-      throw_bad_config("holds a home directory (~): write its path; the file is read, not run");
+      throw_bad_config("holds a home directory (~" + in_line() + "): write its path; the file is read, not run");
     } else {
       word.push_back(c), inside = true;
     }

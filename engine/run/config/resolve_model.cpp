@@ -183,13 +183,14 @@ std::optional<Resolver::KnownTokenizer> Resolver::tokenizer_of_other_trainers() 
     stands_for = {"GPT-2's tokenizer", 50257};
   else if (kind == "HFTokenizer")
     stands_for = {"the 20B tokenizer", 50277};
-  else if (kind == "SPMTokenizer")
+  else if (kind == "SPMTokenizer" || kind == "Llama2Tokenizer")
     stands_for = {"Llama's tokenizer", 32000};
   else if (kind == "CharLevelTokenizer")
     stands_for = {"single characters", 512};
   if (!path.empty() && (kind == "HFTokenizer" || kind == "HuggingFaceTokenizer"))
     set("tokenizer", "bpe:" + path);
-  else if (!path.empty() && (kind == "SPMTokenizer" || kind == "SentencePieceTokenizer"))
+  else if (!path.empty() && (kind == "SPMTokenizer" || kind == "SentencePieceTokenizer" || kind == "Llama2Tokenizer" ||
+                             kind == "GPTSentencePieceTokenizer"))
     set("tokenizer", "sentencepiece:" + path);
   else if (path.ends_with(".json") && !merges_path.empty() && kind == "GPT2BPETokenizer")
     set("tokenizer", "bpe:" + path + "," + merges_path);
@@ -224,7 +225,11 @@ void Resolver::vocabulary() {
       return fail({"vocab_size", "tokenizer"},
                   "missing, and the tokenizer " + shown(tokenizer) + " cannot be read for it");
     } else {
-      return fail({"vocab_size"}, "missing: give it, or a tokenizer (byte | bpe:FILE | sentencepiece:FILE)");
+      const Setting* const type = given("tokenizer_type");
+      const std::string unknown =
+          type != nullptr ? ", and tokenizer_type " + shown(type->value) + " stands for no size" : "";
+      return fail({"vocab_size"},
+                  "missing" + unknown + ": give it, or a tokenizer (byte | bpe:FILE | sentencepiece:FILE)");
     }
   } else if (tokenizer == "byte" && integer("vocab_size") < 256) {
     fail({"vocab_size", "tokenizer"},

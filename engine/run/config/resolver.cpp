@@ -82,7 +82,8 @@ void Resolver::run(const std::string& stem) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     return path;
   };
-  if (known({"load", "save"}) && trimmed(text("load")) == trimmed(text("save"))) {
+  const bool at_save = known({"load", "save"}) && trimmed(text("load")) == trimmed(text("save"));
+  if (at_save) {
     note("load", "the same path as save: a run resumes from there by itself");
     set("load", nullptr);
   }
@@ -92,7 +93,9 @@ void Resolver::run(const std::string& stem) {
   if (known({"keep_last_n_checkpoints"}) && integer("keep_last_n_checkpoints") == 1)
     note("keep_last_n_checkpoints", "at least 2 verified checkpoints stay");
   if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))
-    fail({"finetune"}, "needs load: the checkpoint to take weights from");
+    fail({"finetune"}, at_save ? "load is the same path as save, where a run resumes: say in load which checkpoint to "
+                                 "take weights from, or leave finetune out"
+                               : "needs load: the checkpoint to take weights from");
   if (known({"load", "init_from_hf"})) fail({"init_from_hf"}, "contradicts load: weights come from one place");
   trace_range();
   if (const Setting* faults = given("faults"); faults != nullptr && !faults->value.empty() && !options_.allow_faults)

@@ -177,7 +177,7 @@ DataConfig data_config(const Reader& r) {
   }
   d.train_iters = r.integer("train_iters");
   d.eval_interval = r.integer("eval_interval");
-  d.eval_iters = r.integer("eval_iters");
+  d.eval_iters = std::max<int64_t>(0, r.integer("eval_iters"));
   d.prefetch_batches = static_cast<int>(r.integer("prefetch_batches"));
   return d;
 }
@@ -263,7 +263,7 @@ RunConfig to_run_config(const Values& values) {
   c.straggler_ratio = r.real("straggler_ratio");
   c.accumulation = r.integer("gradient_accumulation_steps");
   c.eval_interval = r.integer("eval_interval");
-  c.eval_iters = r.integer("eval_iters");
+  c.eval_iters = std::max<int64_t>(0, r.integer("eval_iters"));
   c.log_interval = r.integer("log_interval");
   c.weight_hash_interval = r.integer("check_weight_hash_across_dp_replicas_interval");
   c.save_interval = r.integer("save_interval");

@@ -13,12 +13,14 @@
 namespace thinwire {
 namespace {
 
-// The first kind of attention in NeoX's [[["global"], 12]] that is not plain causal attention; empty if there is none.
+// The first kind of attention in NeoX's [[["global"], 12]] or [[["flash"], "all"]] that is not plain causal attention;
+// empty if there is none.
 std::string foreign_attention(const nlohmann::json& value) {
   if (value.is_string()) return value == "global" || value == "flash" ? "" : value.get<std::string>();
   if (!value.is_array()) return "";
-  for (const auto& item : value)
-    if (const std::string found = foreign_attention(item); !found.empty()) return found;
+  const bool counted = value.size() == 2 && value[0].is_array() && value[1] == "all";
+  for (size_t i = 0; i < (counted ? 1 : value.size()); ++i)
+    if (const std::string found = foreign_attention(value[i]); !found.empty()) return found;
   return "";
 }
 
@@ -341,7 +343,8 @@ void SettingsReader::unknown_key(const std::string& path, const std::string& spe
 
 void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, const Place& key_place,
                                 const JsonTree& value, Source& source) {
-  if (const auto it = source.settings.find(key.name); it != source.settings.end()) {
+  if (const auto it = source.settings.find(key.name); it != source.settings.end() && !it->second.value.is_null()) {
+    if (value.kind == JsonTree::Kind::kNull) return;  // not given
     return problem(key_place, spelled,
                    "given twice; the first is \"" + it->second.spelled + "\" at " + it->second.place.label);
   }
@@ -505,7 +508,9 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   }
 
   // Precision: three ways to say it, and `enabled: false` withdraws only its own kind.
-  const auto half = take("fp16.enabled"), bfloat = take("bf16.enabled");
+  auto half = take("fp16.enabled"), bfloat = take("bf16.enabled");
+  if (const auto type = take("fp16.type"); type && type->value == "bfloat16" && half && !bfloat)
+    std::swap(half, bfloat);
   const bool half_on = half && half->value.get<bool>(), bfloat_on = bfloat && bfloat->value.get<bool>();
   if (half_on && bfloat_on) {
     problem(bfloat->place, bfloat->spelled,

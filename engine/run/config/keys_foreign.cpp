@@ -28,7 +28,7 @@ KeyTopic noted_keys() {
         scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion bias_dropout_fusion rope_fusion
         layernorm_fusion rmsnorm_fusion no_bias_dropout_fusion no_masked_softmax_fusion no_rope_fusion
         no_persist_layer_norm use_flashattn_swiglu gradient_accumulation_fusion no_gradient_accumulation_fusion
-        attention_backend use_flash_attn)");
+        attention_backend use_flash_attn fused_kernels_build_path)");
   note("layers are computed by this engine's kernels, not by Transformer Engine's; fp8 is fp8_format",
        R"(
         te_columnparallel te_rowparallel te_layernorm_mlp te_mha te_fp8_format te_fp8_wgrad
@@ -83,7 +83,7 @@ KeyTopic noted_keys() {
         kl_impl kl_div_beta reinforce_leave_one_out precompute_model_name online_dataserver_ips
         online_dataserver_ports weight_server_port)");
   note("ranks stand in the order tensor, context, data, pipeline", "topology_order");
-  note("softmax and losses are always computed in fp32", "attention_softmax_in_fp32");
+  note("softmax and losses are always computed in fp32", "attention_softmax_in_fp32 fp16_lm_cross_entropy");
   note("gradients are always accumulated and reduced in fp32", R"(
         fp32_allreduce accumulate_allreduce_grads_in_fp32 prescale_gradients gradient_predivide_factor fp16.fp16
         fp16.auto_cast bf16.bf16 dynamic_loss_scale)");
@@ -183,7 +183,6 @@ KeyTopic refused_keys() {
   refuse("RWKV layers are not supported", "rwkv_fla dim_att head_size ffn_dim");
   refuse("sparse attention is not supported", "sparsity_config sparse_attention");
   refuse("attention is always scaled by 1 / sqrt(head_dim)", "apply_query_key_layer_scaling");
-  refuse("the loss is always computed in fp32", "fp16_lm_cross_entropy");
   refuse(
       "gradients are summed in fp32; for a narrower wire say grad_reduce_in_bf16, or \"compression\": "
       "\"bf16_wire\" for every site",
@@ -248,6 +247,7 @@ KeyTopic refused_keys() {
          {"\"normal\"", "0", "0.0"});
   refuse("positions begin at the first one", "opt_pos_emb_offset", {"0"});
   refuse("say gradient_clipping", "optimizer.params.max_grad_norm");
+  refuse("say train_micro_batch_size_per_gpu", "batch_size");
   refuse("automatic mixed precision is not supported: say precision", "amp");
   refuse("say optimizer.type adam and \"compression\": \"one_bit_adam\"",
          "onebit_adam optimizer.params.freeze_step optimizer.params.cuda_aware optimizer.params.comm_backend_name");

@@ -97,6 +97,7 @@ class Engine {
     int operation = -1;  // issued or waited for
     double since = 0.0, node_since = 0.0, slow = 1.0;
     int step = 0, works = 0;
+    int64_t logged = 0;                                         // lines of the log at the end of the measured step
     double alone = 0.0;                                         // of the work under way
     std::array<double, kBlockClasses> blocks{}, most_blocks{};  // bytes of the pool by size
     double early = 0.0;                                         // bytes here before their receives are posted
@@ -246,7 +247,7 @@ class Engine {
           break;
         case TapeKind::kStep:
           result_.actors[static_cast<size_t>(a)].step_ends.push_back(now_);
-          ++me.step;
+          if (me.step++ == measured_) me.logged = log_.lines();
           break;
       }
     }
@@ -509,7 +510,7 @@ class Engine {
       if (ends[ends.size() - 2] > last) last = ends[ends.size() - 2], latest = static_cast<int>(a);
     }
     result_.step_seconds = last - before;
-    if (spans_) result_.critical = log_.path(latest, before, last);
+    if (spans_) result_.critical = log_.path(latest, before, last, actor(latest).logged);
     return std::move(result_);
   }
 

@@ -138,6 +138,33 @@ TEST(Simulator, ComputeHidesWhatFitsBehindIt) {
   }
 }
 
+// The last rank is the slowest, with whoever shares its core; the others wait for it.
+TEST(Simulator, StepsWaitForTheSlowestCore) {
+  Cluster cluster = free_cluster(4, 0.0);
+  cluster.machine.uneven = 0.04;
+  std::vector<Hand> hands;
+  for (int rank = 0; rank < 4; ++rank) {
+    Hand h(rank);
+    for (int s = 0; s < kSteps; ++s) {
+      for (int peer = 0; peer < 4; ++peer)
+        if (peer != rank) h.send(peer, 8).await(peer, 8);
+      h.compute(0.1).issue().wait().step();
+    }
+    hands.push_back(h);
+  }
+  for (int cores : {2, 0}) {
+    cluster.shared_cores = cores;
+    const Simulation s = run(hands, cluster);
+    const double share = cores > 0 ? 2.0 : 1.0;
+    EXPECT_NEAR(s.step_seconds, share * 0.104, 1e-6) << cores;
+    EXPECT_NEAR(s.actors[0].wait(), share * 0.004, 1e-6) << cores;
+    EXPECT_NEAR(s.actors[1].wait(), cores > 0 ? 0.0 : 0.004, 1e-6) << cores;
+    EXPECT_NEAR(s.actors[3].wait(), 0.0, 1e-6) << cores;
+  }
+  cluster.stragglers.push_back({0, 1.02});  // a file that says itself who is slow
+  EXPECT_NEAR(run(hands, cluster).step_seconds, 0.102, 1e-6);
+}
+
 // Ranks that are equally fast wait for each other all the same now and then: by then more operations are open, and
 // messages have come early. No measured step does.
 TEST(Simulator, MemoryIsThatOfAStepInWhichOneIsLate) {

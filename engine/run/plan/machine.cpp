@@ -134,6 +134,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.cores = static_cast<int>(f.integer("cores", 1, 1, 1 << 16));
   m.loaded_slowdown = f.number("loaded_slowdown", 1.0, 1.0, 100.0);
   m.crowded_slowdown = f.number("crowded_slowdown", 1.0, 1.0, 100.0);
+  m.uneven = f.number("uneven", 0.0, 0.0, 1.0);
   m.beside_plan = f.number("beside_plan_mib", m.beside_plan / kMiB, -1024.0, 1e6) * kMiB;
   f.require("gflops");
   f.require("memory_gbytes_per_s");

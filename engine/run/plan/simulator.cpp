@@ -155,6 +155,7 @@ class Engine {
     }
     me.host = at->second;
     if (pinned(a)) me.core = rank % cluster_.shared_cores;
+    if (is_slowest(a)) me.slow *= 1.0 + cluster_.machine.uneven;
     if (!folding_.folded) return;
     me.share = 0.0;
     for (int r = rank; r < rank + folding_.ranks_of_actor(); ++r)
@@ -163,6 +164,14 @@ class Engine {
 
   // scripts/lab run --bind: a rank and what moves its messages on one core.
   bool pinned(int a) const { return cluster_.shared_cores > 0 && tape(a).threads == 1 && !folding_.folded; }
+
+  // Rates are those of the mean rank, and steps wait for the slowest: the last one, and whoever shares its core. The
+  // first then waits as long as it does in the mean where any of them may be the slowest.
+  bool is_slowest(int a) const {
+    const int last = static_cast<int>(tapes_.size()) - 1;
+    if (cluster_.uneven() || (last == 0 && !folding_.folded)) return false;
+    return a == last || (pinned(a) && (last - a) % cluster_.shared_cores == 0);
+  }
 
   // As every rank is now and then in a run: the pool keeps what was open then. In the last step, which ends nothing
   // that is measured. Seconds more that this work of the last rank takes.

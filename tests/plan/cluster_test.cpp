@@ -32,6 +32,7 @@ TEST(ClusterFile, IsReadInTenLines) {
   EXPECT_DOUBLE_EQ(c.links[1].bytes_per_second(), 0.5e9);
   EXPECT_DOUBLE_EQ(c.links[2].bytes_per_second(), 0.25e9);  // both nodes together, divided by four
   EXPECT_TRUE(c.machine.ranking_only);
+  EXPECT_DOUBLE_EQ(c.machine.beside_plan, 3.0 * (1 << 20));  // not measured
 }
 
 TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
@@ -72,6 +73,15 @@ TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
     }
   }
   EXPECT_THROW(read_cluster("/nowhere/cluster.json"), Error);
+}
+
+// A process may need less here than its plan says.
+TEST(MachineFile, WhatWasMeasuredReplacesWhatIsAssumed) {
+  const Machine m = read_machine(write(
+      R"({"gflops": 100, "memory_gbytes_per_s": 10, "uneven": 0.03, "beside_plan_mib": -1.5, "calibrated": true})"));
+  EXPECT_DOUBLE_EQ(m.uneven, 0.03);
+  EXPECT_DOUBLE_EQ(m.beside_plan, -1.5 * (1 << 20));
+  EXPECT_FALSE(m.ranking_only);
 }
 
 TEST(MachineFile, RatesByWork) {

@@ -55,7 +55,8 @@ TEST(Search, OrdersWithinBoundsAndMemory) {
   }
   // The limit is for all of it: what is planned, and what operations under way take as well.
   Cluster small = cluster;
-  const double planned = memory_of(config_of(r.best[0].overrides)), all = r.best[0].prediction.memory_bytes;
+  const double planned = memory_of(config_of(r.best[0].overrides), cluster.machine),
+               all = r.best[0].prediction.memory_bytes;
   ASSERT_LT(planned, all);
   small.memory_per_rank = (planned + all) / 2.0;
   const SearchResult fits = search(config_of, small, {r.best[0].preset});
@@ -81,8 +82,9 @@ TEST(Search, MemoryKnowsNodes) {
   const std::vector<std::string> keys = {"zero_optimization.stage=3", "placement.secondary=node"};
   std::vector<std::string> pretended = keys;
   pretended.emplace_back("ranks_per_node=2");
-  EXPECT_EQ(memory_of(large_batch(keys)), memory_of(large_batch(pretended)));
-  EXPECT_GT(memory_of(large_batch(keys)), memory_of(large_batch({keys[0]})));
+  const Machine machine;
+  EXPECT_EQ(memory_of(large_batch(keys), machine), memory_of(large_batch(pretended), machine));
+  EXPECT_GT(memory_of(large_batch(keys), machine), memory_of(large_batch({keys[0]}), machine));
 }
 
 TEST(Search, RanksThatShareSequences) {

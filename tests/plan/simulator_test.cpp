@@ -138,6 +138,55 @@ TEST(Simulator, ComputeHidesWhatFitsBehindIt) {
   }
 }
 
+// The last rank is the slowest, with whoever shares its core; the others wait for it.
+TEST(Simulator, StepsWaitForTheSlowestCore) {
+  Cluster cluster = free_cluster(4, 0.0);
+  cluster.machine.uneven = 0.04;
+  std::vector<Hand> hands;
+  for (int rank = 0; rank < 4; ++rank) {
+    Hand h(rank);
+    for (int s = 0; s < kSteps; ++s) {
+      for (int peer = 0; peer < 4; ++peer)
+        if (peer != rank) h.send(peer, 8).await(peer, 8);
+      h.compute(0.1).issue().wait().step();
+    }
+    hands.push_back(h);
+  }
+  for (int cores : {2, 0}) {
+    cluster.shared_cores = cores;
+    const Simulation s = run(hands, cluster);
+    const double share = cores > 0 ? 2.0 : 1.0;
+    EXPECT_NEAR(s.step_seconds, share * 0.104, 1e-6) << cores;
+    EXPECT_NEAR(s.actors[0].wait(), share * 0.004, 1e-6) << cores;
+    EXPECT_NEAR(s.actors[1].wait(), cores > 0 ? 0.0 : 0.004, 1e-6) << cores;
+    EXPECT_NEAR(s.actors[3].wait(), 0.0, 1e-6) << cores;
+  }
+  cluster.stragglers.push_back({0, 1.02});  // a file that says itself who is slow
+  EXPECT_NEAR(run(hands, cluster).step_seconds, 0.102, 1e-6);
+}
+
+// Ranks that are equally fast wait for each other all the same now and then: by then more operations are open, and
+// messages have come early. No measured step does.
+TEST(Simulator, MemoryIsThatOfAStepInWhichOneIsLate) {
+  Cluster cluster = free_cluster(2, 8.0);  // 1 GB/s
+  cluster.machine.network.socket_bytes = 1e9;
+  for (const bool gpu : {false, true}) {
+    cluster.machine.gpu = gpu;
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s)
+      for (Hand* h : {&a, &b}) {
+        const int peer = h == &a ? 1 : 0;
+        for (int i = 0; i < 3; ++i)
+          h->compute(0.005).send(peer, kMegabyte).await(peer, kMegabyte).issue().blocks(20, 1e6);
+        h->wait_for(h->last() - 2).wait_for(h->last() - 1).wait().step();
+      }
+    const Simulation s = run({a, b}, cluster);
+    EXPECT_NEAR(s.step_seconds, 0.016, 1e-6);
+    EXPECT_EQ(s.actors[0].buffers, gpu ? 1e6 : 3e6);  // 1 ms each, and b comes after 25 ms
+    EXPECT_EQ(s.actors[1].early, gpu ? 0.0 : 3.0 * kMegabyte);
+  }
+}
+
 TEST(Simulator, TwoSendersShareAReceiver) {
   const Cluster cluster = free_cluster(3, 0.8);
   Hand a(0), b(1), c(2);

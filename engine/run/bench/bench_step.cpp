@@ -133,6 +133,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
                                                    {"exposed_ms", static_cast<double>(c.exposed_ns) * 1e-6 / n}};
   }
   if (profile) {
+    line["each_ms"] = ms;
     for (const auto& [name, t] : op_times.times) {
       const double per_step = t.ms / static_cast<double>(counted);
       line["ops"][name] = {

@@ -2,7 +2,6 @@
 #include "engine/run/plan/critical_path.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace thinwire {
 
@@ -12,7 +11,7 @@ void PathLog::mark(int actor, int operation, MarkKind kind, int other, double fr
   all[at(operation)].push_back({++number_, kind, other, from, to});
 }
 
-std::vector<PathPart> PathLog::path(int actor, double begin, double end) const {
+std::vector<PathPart> PathLog::path(int actor, double begin, double end, int64_t lines) const {
   std::vector<PathPart> parts;  // from the last to the first
   double t = end;
   const auto back_to = [&](int a, PathKind kind, int operation, double from) {
@@ -20,7 +19,7 @@ std::vector<PathPart> PathLog::path(int actor, double begin, double end) const {
     if (from < t) parts.push_back({a, kind, operation, from, t});
     t = std::min(t, from);
   };
-  int64_t limit = std::numeric_limits<int64_t>::max();  // what was written later has not happened yet
+  int64_t limit = lines + 1;  // what was written later has not happened yet
   const auto last_of = [&](const auto& list) {
     const auto end_of = std::partition_point(list.begin(), list.end(), [&](const auto& m) { return m.number < limit; });
     return end_of == list.begin() ? nullptr : &*(end_of - 1);

@@ -43,8 +43,10 @@ class PathLog {
     groups_[at(group)] = {++number_, actor, operation, before, when};
   }
 
-  // Parts without a gap from `begin` to `end`, where the compute thread of `actor` was at the end.
-  std::vector<PathPart> path(int actor, double begin, double end) const;
+  int64_t lines() const { return number_; }  // written so far
+  // Parts without a gap from `begin` to `end`, where the compute thread of `actor` was at the end, with `lines`
+  // written.
+  std::vector<PathPart> path(int actor, double begin, double end, int64_t lines) const;
 
  private:
   enum class MarkKind : uint8_t { kIssued, kReady, kTurn, kPacked, kMoved };

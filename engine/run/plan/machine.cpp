@@ -10,7 +10,7 @@
 namespace thinwire {
 namespace {
 
-constexpr double kHuge = 1e18;
+constexpr double kHuge = 1e18, kMiB = 1 << 20;
 const std::string kHadamard = "hadamard + ", kResidual = " + ";
 
 // {"matmul": [[work, rate], ...], ...}, or [work, rate, rate with all cores busy]; unit: of a rate in the file.
@@ -134,6 +134,8 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.cores = static_cast<int>(f.integer("cores", 1, 1, 1 << 16));
   m.loaded_slowdown = f.number("loaded_slowdown", 1.0, 1.0, 100.0);
   m.crowded_slowdown = f.number("crowded_slowdown", 1.0, 1.0, 100.0);
+  m.uneven = f.number("uneven", 0.0, 0.0, 1.0);
+  m.beside_plan = f.number("beside_plan_mib", m.beside_plan / kMiB, -1024.0, 1e6) * kMiB;
   f.require("gflops");
   f.require("memory_gbytes_per_s");
   m.flops = f.number("gflops", 1.0, 1e-6, kHuge) * 1e9;

@@ -54,6 +54,10 @@ struct Machine {
   int cores = 1;
   double loaded_slowdown = 1.0;   // how much longer work without a loaded rate takes with all cores busy,
   double crowded_slowdown = 1.0;  // and compute that takes turns with another rank's on one core, beside its half
+  double uneven = 0.0;            // by how much the slowest of ranks on equal work is slower than their mean
+  // Bytes that a rank of a job has beside its plan (dry_run.h): MPI's connections and threads, and what program and
+  // libraries have more here than planned, or less. As not measured: MPICH 4.0 over UCX.
+  double beside_plan = 3 << 20;
   double flops = 1e9, bytes_per_second = 1e9;  // of ops without a curve, and the cost of starting one
   double op_seconds = 0.0;
   std::map<std::string, OpRates> products;   // op -> FLOP/s by FLOPs of a call: matmul, attention_*

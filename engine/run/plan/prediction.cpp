@@ -11,8 +11,7 @@ namespace thinwire {
 namespace {
 
 constexpr int kSteps = 3;
-constexpr int kFoldedPieces = 4;             // of a slice
-constexpr double kTransportBytes = 3 << 20;  // of a process with MPI's connections and threads: MPICH 4.0 over UCX
+constexpr int kFoldedPieces = 4;  // of a slice
 
 Folding folding_of(const RunConfig& config, const Cluster& cluster, int unfold_up_to) {
   Folding folding;
@@ -49,9 +48,9 @@ void add_sites(Prediction& p, const std::vector<Tape>& tapes, const Folding& fol
 
 }  // namespace
 
-double memory_of(const RunConfig& config) {
-  const double transport = mesh_shape(config).ranks() > 1 ? kTransportBytes : 0.0;
-  return transport + static_cast<double>(plan_memory(config).total() + process_overhead(config));
+double memory_of(const RunConfig& config, const Machine& machine) {
+  const double beside = mesh_shape(config).ranks() > 1 ? machine.beside_plan : 0.0;
+  return beside + static_cast<double>(plan_memory(config).total() + process_overhead(config));
 }
 
 Prediction predict(const RunConfig& given, const Cluster& cluster, const PredictOptions& options) {
@@ -70,7 +69,7 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   p.tokens_per_s = static_cast<double>(config.data.global_batch * config.data.seq_length) / p.simulation.step_seconds;
   double buffers = 0.0;
   for (const ActorTimes& times : p.simulation.actors) buffers = std::max(buffers, times.buffers + times.early);
-  p.memory_bytes = memory_of(config) + buffers;
+  p.memory_bytes = memory_of(config, cluster.machine) + buffers;
   p.events = p.simulation.events;
   add_sites(p, tapes, folding);
   for (const ActorTimes& times : p.simulation.actors) {

@@ -44,6 +44,6 @@ Prediction predict(const RunConfig& config, const Cluster& cluster, const Predic
 
 // Bytes of the rank that needs most, but for what only a simulation tells: blocks of open operations, and messages that
 // come early.
-double memory_of(const RunConfig& config);
+double memory_of(const RunConfig& config, const Machine& machine);
 
 }  // namespace thinwire

@@ -160,7 +160,7 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
     const auto too_large = [&](double bytes) {
       return cluster.memory_per_rank > 0.0 && bytes > cluster.memory_per_rank && ++result.too_large > 0;
     };
-    if (too_large(memory_of(config))) continue;
+    if (too_large(memory_of(config, cluster.machine))) continue;
     c.prediction = predict(config, cluster);
     c.prediction.simulation = Simulation();
     if (too_large(c.prediction.memory_bytes)) continue;

@@ -49,7 +49,8 @@ struct Simulation {
 };
 
 // steps: those of the tapes, at least 3. The last but one is measured: it begins with what the one before it has left
-// under way, and ends as a step in the middle of a run does.
+// under way, and ends as a step in the middle of a run does. In the last one a rank is late, for `buffers` and `early`:
+// memory has to do for the worst step of a run.
 Simulation simulate(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster, int steps,
                     bool spans = false);
 

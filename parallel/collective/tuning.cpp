@@ -78,6 +78,7 @@ int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane
 
 int64_t logical_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb) {
   lane.checksums = Checksums::kNone;
+  lane.device = nullptr;  // nothing is queued, and no memory of a device taken
   return rehearsed_bytes(lane, verb);
 }
 

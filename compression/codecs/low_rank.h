@@ -64,6 +64,9 @@ struct LowRankLayout {
 
 // Which factor of p q^T.
 enum class Factor : uint8_t { kP, kQ };
+inline Factor other(Factor f) {
+  return f == Factor::kP ? Factor::kQ : Factor::kP;
+}
 
 class LowRankState final : public CompressionState {
  public:

@@ -244,21 +244,15 @@ TW_KERNEL void __launch_bounds__(kTileThreads)
   if (e < count) x[e] = in[e] + residual[e] * scale;
 }
 
-// own = this rank's part of the factor that is about to be summed.
-TW_KERNEL void __launch_bounds__(kTileThreads) copy_own_kernel(const float* factor, int64_t count, float* own) {
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
-  if (e < count) own[e] = factor[e];
-}
-
 TW_KERNEL void __launch_bounds__(kWarp) raise_kernel(const unsigned* bad, DeviceTally* tally) {
   if (threadIdx.x == 0 && *bad != 0) atomic_or(&tally->flags, kDeviceNonFinite);
 }
 
-// The next message starts from `factor`; what is behind it stays as it was.
+// to [all] = the factor; its elements behind `count` are those of `rest`.
 TW_KERNEL void __launch_bounds__(kTileThreads)
-    keep_sum_kernel(const float* factor, int64_t count, const float* old, int64_t all, float* now) {
+    copy_factor_kernel(const float* factor, int64_t count, const float* rest, int64_t all, float* to) {
   const int64_t e = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
-  if (e < all) now[e] = e < count ? factor[e] : old[e];
+  if (e < all) to[e] = e < count ? factor[e] : rest[e];
 }
 
 // x becomes what this rank failed to send, without the loss scale. tiles: with its own part of the last factor.
@@ -298,10 +292,6 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2)
   float all = 0.0f;
   for (int w = 0; w < kTileWarps; ++w) all += slots[static_cast<int>(threadIdx.x) * kTileWarps + w];
   squares_to[static_cast<int64_t>(blockIdx.x) * 3 + threadIdx.x] = all;
-}
-
-Factor other(Factor f) {
-  return f == Factor::kP ? Factor::kQ : Factor::kP;
 }
 
 // As LowRankState with its name in checkpoints. How many messages there were is known on the host: which factor
@@ -372,7 +362,7 @@ class LowRankRoundsCuda final : public DeviceRounds {
     if (r == 0) queue.launch(kPack, raise_kernel, {1}, kWarp, 0, work.bad, job.tally);
     const int64_t n = s.count_of(sent);
     if (sent == s.travels)
-      queue.launch(kPack, copy_own_kernel, {ceil_div(n, kTileThreads)}, kTileThreads, 0, to, n, room.own);
+      queue.launch(kPack, copy_factor_kernel, {ceil_div(n, kTileThreads)}, kTileThreads, 0, to, n, to, n, room.own);
     return View(to, DType::f32, {n + (r == 0 ? layout.raw_count : 0)});
   }
 
@@ -386,7 +376,7 @@ class LowRankRoundsCuda final : public DeviceRounds {
     if (!msg.train) return;
     const int64_t all = s.warm.count();
     const auto warm = s.warm.open(0, all);
-    queue.launch(kAbsorb, keep_sum_kernel, {ceil_div(all, kTileThreads)}, kTileThreads, 0, factor, s.count_of(sent),
+    queue.launch(kAbsorb, copy_factor_kernel, {ceil_div(all, kTileThreads)}, kTileThreads, 0, factor, s.count_of(sent),
                  warm.read, all, warm.write);
     ++s.messages.write()[0];
   }

@@ -15,9 +15,6 @@ LowRankState& mine(CompressionState& state) {
 const LowRankState& mine(const CompressionState& state) {
   return mine(const_cast<CompressionState&>(state));
 }
-Factor other(Factor f) {
-  return f == Factor::kP ? Factor::kQ : Factor::kP;
-}
 
 class LowRankRounds final : public RoundCodec {
  public:

@@ -1,7 +1,10 @@
 // Messages for tests of low_rank on a device: matrices of all shapes, with what orthonormalisation has trouble with.
 #pragma once
 
+#include <cstdlib>
+
 #include "tests/codecs/device_fixtures.h"
+#include "tests/support/coded_device.h"
 
 namespace thinwire::test {
 
@@ -70,6 +73,41 @@ inline Floats random_message(Random& random, const Shape& shape, bool strange) {
     x[random() % x.size()] = pick(random, {std::bit_cast<float>(0x7fa12345u), std::numeric_limits<float>::infinity(),
                                            -std::numeric_limits<float>::infinity()});
   return x;
+}
+
+// What cases have met: factors that travelled, numbers that were not finite.
+struct Seen {
+  int factored = 0, broken = 0;
+};
+using PlayCase = void (*)(Random& random, Device& device, Stream& stream, Seen& seen);
+
+// THINWIRE_DEVICE_CASES in the environment asks for another number of cases.
+inline void play_cases(int cases, uint64_t seed, PlayCase play) {
+  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
+  if (const char* asked = std::getenv("THINWIRE_DEVICE_CASES")) cases = std::atoi(asked);
+  const auto device = coded_device();
+  const auto stream = device->make_stream();
+  Seen seen;
+  for (int i = 0; i < cases && !testing::Test::HasFailure(); ++i) {
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    Random random(static_cast<uint64_t>(i) * 7919 + seed);
+    play(random, *device, *stream, seen);
+  }
+  EXPECT_GT(seen.factored, cases / 2);
+  EXPECT_GT(seen.broken, 0);
+}
+
+// On memory that the host cannot touch and a stream on which nothing happens before somebody waits.
+inline void play_strictly(int cases, uint64_t seed, PlayCase play) {
+  Seen seen;
+  for (int i = 0; i < cases && !testing::Test::HasFailure(); ++i) {
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    Random random(static_cast<uint64_t>(i) * 104729 + seed);
+    const auto gpu = strict_device();
+    if (gpu == nullptr) GTEST_SKIP() << "a GPU is as strict by itself";
+    const auto stream = gpu->make_stream();
+    play(random, *gpu, *stream, seen);
+  }
 }
 
 }  // namespace thinwire::test

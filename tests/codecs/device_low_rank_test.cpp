@@ -2,7 +2,6 @@
 // random messages of all kinds. The kernels run on the emulation, and in CUDA builds once more on a GPU.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <optional>
 
 #include "compression/device_coder.h"
@@ -188,9 +187,6 @@ CodecSpec random_spec(Random& random) {
                                  {"min_compression_rate", pick(random, {1.0, 1.0, 1.0, 1.5, 4.0})}});
 }
 
-struct Seen {
-  int factored = 0, flagged = 0;
-};
 void play_case(Random& random, Device& device, Stream& stream, Seen& seen) {
   const CodecSpec spec = random_spec(random);
   const ResidualSpec residual = random_residual(random);
@@ -202,39 +198,14 @@ void play_case(Random& random, Device& device, Stream& stream, Seen& seen) {
     if (random() % 4 == 0) twins.change_places();
   }
   twins.compare();
-  seen.factored += twins.factors(), seen.flagged += twins.flagged();
-}
-
-int cases() {
-  const char* asked = std::getenv("THINWIRE_DEVICE_CASES");
-  return asked != nullptr ? std::atoi(asked) : 400;
+  seen.factored += twins.factors(), seen.broken += twins.flagged();
 }
 
 TEST(DeviceLowRank, HasTheBytesOfTheHost) {
-  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
-  const auto device = coded_device();
-  const auto stream = device->make_stream();
-  Seen seen;
-  for (int i = 0; i < cases() && !HasFailure(); ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    Random random(static_cast<uint64_t>(i) * 7919 + 3);
-    play_case(random, *device, *stream, seen);
-  }
-  EXPECT_GT(seen.factored, cases() / 2);
-  EXPECT_GT(seen.flagged, 0);
+  play_cases(400, 3, play_case);
 }
-
-// On memory that the host cannot touch and a stream on which nothing happens before somebody waits.
 TEST(DeviceLowRank, NeverLooksAtDeviceMemory) {
-  Seen seen;
-  for (int i = 0; i < 60 && !HasFailure(); ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    Random random(static_cast<uint64_t>(i) * 104729 + 7);
-    const auto gpu = strict_device();
-    if (gpu == nullptr) GTEST_SKIP() << "a GPU is as strict by itself";
-    const auto stream = gpu->make_stream();
-    play_case(random, *gpu, *stream, seen);
-  }
+  play_strictly(60, 7, play_case);
 }
 
 // Whoever wrote them: factors of any numbers, NaN and infinity among them.

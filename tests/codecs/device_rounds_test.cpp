@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "compression/codecs/low_rank.h"
 #include "compression/round_codec.h"
 #include "tests/codecs/device_low_rank_fixtures.h"
@@ -183,9 +181,6 @@ class Group {
   Msg msg_;
 };
 
-struct Seen {
-  int factored = 0, broken = 0;
-};
 void play_case(Random& random, Device& device, Stream& stream, Seen& seen) {
   const CodecSpec spec = codec_spec("low_rank", {{"rank", pick<int64_t>(random, {1, 2, 3, 4, 4, 8, 9, 16, 17, 55})},
                                                  {"sides", pick<int64_t>(random, {1, 2})},
@@ -195,36 +190,11 @@ void play_case(Random& random, Device& device, Stream& stream, Seen& seen) {
   seen.factored += group.factors(), seen.broken += group.ever_broken();
 }
 
-int cases() {
-  const char* asked = std::getenv("THINWIRE_DEVICE_CASES");
-  return asked != nullptr ? std::atoi(asked) : 100;
-}
-
 TEST(DeviceRounds, HaveTheBytesOfTheHost) {
-  if (!why_no_coded_device().empty()) GTEST_SKIP() << why_no_coded_device();
-  const auto device = coded_device();
-  const auto stream = device->make_stream();
-  Seen seen;
-  for (int i = 0; i < cases() && !HasFailure(); ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    Random random(static_cast<uint64_t>(i) * 7919 + 11);
-    play_case(random, *device, *stream, seen);
-  }
-  EXPECT_GT(seen.factored, cases() / 2);
-  EXPECT_GT(seen.broken, 0);
+  play_cases(100, 11, play_case);
 }
-
-// On memory that the host cannot touch and a stream on which nothing happens before somebody waits.
 TEST(DeviceRounds, NeverLookAtDeviceMemory) {
-  Seen seen;
-  for (int i = 0; i < 40 && !HasFailure(); ++i) {
-    SCOPED_TRACE(testing::Message() << "case " << i);
-    Random random(static_cast<uint64_t>(i) * 104729 + 13);
-    const auto gpu = strict_device();
-    if (gpu == nullptr) GTEST_SKIP() << "a GPU is as strict by itself";
-    const auto stream = gpu->make_stream();
-    play_case(random, *gpu, *stream, seen);
-  }
+  play_strictly(40, 13, play_case);
 }
 
 TEST(DeviceRounds, SayWhatTheyDoNotCover) {

@@ -81,7 +81,9 @@ KeyTopic noted_keys() {
         rpe_num_buckets rpe_max_distance scalenorm_epsilon param_sharing_style weighted_sampler_alpha kto_beta
         dpo_beta dpo_fp32 dpo_reference_free kto_fp32 kto_desirable_weight kto_undesirable_weight fp32_reinforce
         kl_impl kl_div_beta reinforce_leave_one_out precompute_model_name online_dataserver_ips
-        online_dataserver_ports weight_server_port)");
+        online_dataserver_ports weight_server_port coord_check_nsteps coord_check_nseeds mup_init_scale
+        mup_attn_temp mup_output_temp mup_embedding_mult mup_rp_embedding_mult mup_width_scale mup_lr mup_std
+        mup_hidden_size mup_d_model_base mup_save)");
   note("ranks stand in the order tensor, context, data, pipeline", "topology_order");
   note("softmax and losses are always computed in fp32", "attention_softmax_in_fp32 fp16_lm_cross_entropy");
   note("gradients are always accumulated and reduced in fp32", R"(
@@ -233,11 +235,7 @@ KeyTopic refused_keys() {
          "checkpoint_validation_with_forward_pass");
   refuse("checkpoints always hold the optimizer", "no_save_optim");
   refuse("use exit_duration_in_mins or train_iters", "exit_interval", {"0"});
-  refuse("muP is not supported", R"(
-        use_mup coord_check save_base_shapes base_shapes_file coord_check_nsteps coord_check_nseeds mup_init_scale
-        mup_attn_temp mup_output_temp mup_embedding_mult mup_rp_embedding_mult mup_width_scale mup_lr mup_std
-        mup_hidden_size mup_d_model_base mup_save)",
-         {"1", "1.0", "2", "10"});
+  refuse("muP is not supported", "use_mup coord_check save_base_shapes base_shapes_file");
   refuse("soft prompts and adapters are not supported", "soft_prompt_tuning lora peft adapter_config");
   refuse("preference and reinforcement training are not supported", R"(
         train_impl z_loss serve_model_weights train_reward_data_paths valid_reward_data_paths test_reward_data_paths

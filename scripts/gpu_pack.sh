@@ -85,7 +85,7 @@ WRAPPER
 rm -f "$out"/{deps,programs,vectors}.tar.xz
 if [ -n "$programs" ]; then
   python3 tests/gpu/gpu_programs.py "$programs" "$scratch/programs"
-  tar -C "$scratch" -cf - programs | xz --lzma2=preset=4,dict=96MiB >"$out/programs.tar.xz"
+  tar -C "$scratch" -cf - programs | xz --lzma2=preset=4,dict=512MiB >"$out/programs.tar.xz"
 else
   pack_dependencies
   tar -C "$scratch" -cf - deps | xz -6 -T0 >"$out/deps.tar.xz"

@@ -135,7 +135,7 @@ def speeds(cells):
     if not rows:
         return ""
     return "\n## Beside PyTorch\n\n" + table(["shape", "recomputed", "who", "runs", "tokens/s: median (range)", "ms", "peak GiB", "over PyTorch"], rows, {3, 5, 6}) + (
-        "\nRuns in turns, alone on the GPU. PyTorch: torch.compile, default mode and then max-autotune as far as there was time, fused AdamW, fp32 master weights under autocast to bf16, clipping, the "
+        "\nRuns in turns, alone on the GPU. PyTorch: torch.compile by blocks and of the whole model, in default mode and max-autotune as far as there was time, the fastest of each run, fused AdamW, fp32 master weights under autocast to bf16, clipping, the "
         "faster of cuDNN's and flash attention; the same batch, length and recomputation.\n")
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """PyTorch's training step at the shapes of `bench step`, to be compared with ours: torch.compile, bf16 by autocast over fp32 master weights,
-fused AdamW, clipping, recomputation as asked. Every mode of torch.compile is timed with scaled_dot_product_attention by cuDNN and by flash
-attention; each pair prints one JSON line when it is done, or why it failed.
-usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--modes M,M]"""
+fused AdamW, clipping, recomputation as asked. torch.compile takes blocks one by one (blocks:MODE, as torchtitan does it: a block compiles once) or
+the whole model (whole:MODE). The first way is timed with scaled_dot_product_attention by cuDNN and by flash attention, the others with the faster
+of the two; each prints one JSON line when it is done, or why it failed.
+usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--ways W,W]"""
 import argparse
 import functools
+import gc
 import json
 import time
 
@@ -18,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 SHAPES = {"124m": (12, 12, 12, 768, 3072, 50304, 1024, True, False), "llama3_1b": (16, 32, 8, 2048, 8192, 128256, 2048, True, True),
           "llama3_3b": (28, 24, 8, 3072, 8192, 128256, 2048, True, True), "llama2_7b": (32, 32, 32, 4096, 11008, 32000, 2048, False, True)}
 WARM_UP = 4  # steps; the first compiles
+WAYS = "blocks:default,blocks:max-autotune-no-cudagraphs,whole:default,whole:max-autotune"  # the longest to compile last
 
 
 def keep_products(_, op, *_arguments, **_keywords):
@@ -28,9 +31,9 @@ def keep_products(_, op, *_arguments, **_keywords):
 
 
 class Block(nn.Module):
-    def __init__(self, heads, kv_heads, hidden, ffn, llama):
+    def __init__(self, heads, kv_heads, hidden, ffn, llama, recompute):
         super().__init__()
-        self.heads, self.kv_heads, self.size, self.llama = heads, kv_heads, hidden // heads, llama
+        self.heads, self.kv_heads, self.size, self.llama, self.recompute = heads, kv_heads, hidden // heads, llama, recompute
         norm = (lambda: nn.RMSNorm(hidden, eps=1e-5)) if llama else (lambda: nn.LayerNorm(hidden))
         self.norm1, self.norm2 = norm(), norm()
         self.qkv = nn.Linear(hidden, (heads + 2 * kv_heads) * self.size, bias=not llama)
@@ -43,6 +46,13 @@ class Block(nn.Module):
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
 
     def forward(self, x, cos, sin):
+        if self.recompute == "none":
+            return self.whole(x, cos, sin)
+        if self.recompute == "full":
+            return checkpoint(self.whole, x, cos, sin, use_reentrant=False)
+        return checkpoint(self.whole, x, cos, sin, use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, keep_products))
+
+    def whole(self, x, cos, sin):
         batch, length, hidden = x.shape
         q, k, v = self.qkv(self.norm1(x)).split([self.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size], 2)
         q = q.view(batch, length, self.heads, self.size).transpose(1, 2)
@@ -61,10 +71,9 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute):
         super().__init__()
-        self.llama, self.recompute = llama, recompute
         self.tokens = nn.Embedding(vocab, hidden)
         self.positions = None if llama else nn.Embedding(length, hidden)
-        self.blocks = nn.ModuleList(Block(heads, kv_heads, hidden, ffn, llama) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(heads, kv_heads, hidden, ffn, llama, recompute) for _ in range(layers))
         self.norm = nn.RMSNorm(hidden, eps=1e-5) if llama else nn.LayerNorm(hidden)
         self.head = nn.Linear(hidden, vocab, bias=False)
         for p in self.parameters():
@@ -84,24 +93,30 @@ class Model(nn.Module):
             x = x + self.positions.weight[:length]
         cos, sin = self.cos[:length], self.sin[:length]
         for block in self.blocks:
-            if self.recompute == "none":
-                x = block(x, cos, sin)
-            elif self.recompute == "full":
-                x = checkpoint(block, x, cos, sin, use_reentrant=False)
-            else:
-                x = checkpoint(block, x, cos, sin, use_reentrant=False,
-                               context_fn=functools.partial(create_selective_checkpoint_contexts, keep_products))
+            x = block(x, cos, sin)
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
 
+    def compiled(self, way):
+        what, mode = way.split(":")
+        if what == "whole":
+            return torch.compile(self, mode=mode)
+        for block in self.blocks:
+            block.compile(mode=mode)
+        self.loss = torch.compile(self.loss, mode=mode)
+        return self
 
-def measure(shape, batch, length, steps, recompute, mode, backend):
+
+def measure(shape, batch, length, steps, recompute, way, backend):
     layers, heads, kv_heads, hidden, ffn, vocab, default_length, tied, llama = SHAPES[shape]
     length = length or default_length
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = Model(layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    compiled = torch.compile(model, mode=mode)
+    compiled = model.compiled(way)
     data = torch.randint(0, vocab, (WARM_UP + steps, batch, length + 1), device="cuda")
     times = []
     with sdpa_kernel(backend):
@@ -117,11 +132,13 @@ def measure(shape, batch, length, steps, recompute, mode, backend):
             loss.item()
             torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
+            if i == 0:
+                first = times[0]
     times = sorted(times[WARM_UP:])
     median = times[len(times) // 2]
     return {"peer": "pytorch", "version": torch.__version__, "shape": shape, "attention": backend.name, "batch": batch, "length": length,
             "tokens_per_s": batch * length / median, "step_ms": median * 1e3, "memory_peak_bytes": torch.cuda.max_memory_allocated(), "loss": loss.item(),
-            "recompute": recompute, "compile": mode, "optimizer": "AdamW, fused", "weights": "fp32, autocast to bf16", "parameters": sum(p.numel() for p in model.parameters())}
+            "recompute": recompute, "compile": way, "first_step_s": first, "optimizer": "AdamW, fused", "weights": "fp32, autocast to bf16", "parameters": sum(p.numel() for p in model.parameters())}
 
 
 def main():
@@ -131,23 +148,26 @@ def main():
     parser.add_argument("--length", type=int, default=0)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
-    parser.add_argument("--modes", default="default,max-autotune", help="of torch.compile, in this order; max-autotune may take minutes")
+    parser.add_argument("--ways", default=WAYS, help="of torch.compile, in this order")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     batch = options.batch or {"124m": 32, "llama3_1b": 8}.get(options.shape, 4)
-    faults, measured = [], 0
-    for mode in options.modes.split(","):
-        for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+    faults, speeds = [], {}
+    for way in options.ways.split(","):
+        kinds = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+        for backend in [max(speeds, key=speeds.get)] if speeds else kinds:
             try:
                 torch._dynamo.reset()
+                gc.collect()  # a model and its compiled methods refer to each other
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
-                print(json.dumps(measure(options.shape, batch, options.length, options.steps, options.recompute, mode, backend)), flush=True)
-                measured += 1
+                line = measure(options.shape, batch, options.length, options.steps, options.recompute, way, backend)
+                print(json.dumps(line), flush=True)
+                speeds[backend] = max(speeds.get(backend, 0.0), line["tokens_per_s"])
             except Exception as error:
-                faults.append(f"{mode}, {backend.name}: {type(error).__name__}: {str(error)[:200]}")
+                faults.append(f"{way}, {backend.name}: {type(error).__name__}: {str(error)[:200]}")
                 print(f"gpu_peer: {faults[-1]}", flush=True)
-    if measured == 0:
+    if not speeds:
         raise SystemExit("error: gpu_peer: " + "; ".join(faults))
 
 

@@ -157,7 +157,7 @@ class Check(TrainingSteps):
 
     def targets(self):
         mode = self.options.mode
-        if mode in ("speed", "large"):
+        if mode in ("speed", "large", "long"):
             return ["bench"]
         if mode == "first":
             return ["bench", "reference_check", "matmul_cuda_test", "attention_fused_cuda_test"]
@@ -238,18 +238,19 @@ class Check(TrainingSteps):
         return record
 
     def gtest(self, names, limit, env=None, wrap=(), arguments=()):
-        """The programs beside each other, but one at a time under a checker."""
+        """The programs beside each other, but one at a time under a checker. PROGRAM:SUITE.TEST is one test of it."""
         record, failed = {"tests": {}}, []
         end = time.time() + limit
         commands = self.test_commands()
 
         def one(name):
+            name, _, test = name.partition(":")
             command = commands.get(name, [""])  # a program may hold several tests, each with arguments of its own
             if not os.path.exists(command[0]):
                 return {"ok": False, "why": "not built"}
             if time.time() > end - 5:
                 return {"ok": None, "skipped": "no time left"}
-            code, text, seconds = run(list(wrap) + command + ["--gtest_brief=1"] + list(arguments), end - time.time(), self.env(**(env or {})))
+            code, text, seconds = run(list(wrap) + command + ["--gtest_brief=1", *arguments, *[f"--gtest_filter={test}"] * bool(test)], end - time.time(), self.env(**(env or {})))
             passed, skipped = re.search(r"\[  PASSED  \] (\d+)", text), re.search(r"\[  SKIPPED \] (\d+)", text)
             entry = {"ok": code == 0, "code": code, "seconds": seconds, "passed": int(passed.group(1)) if passed else 0,
                      "skipped": int(skipped.group(1)) if skipped else 0}
@@ -266,7 +267,18 @@ class Check(TrainingSteps):
                 if entry["ok"] is False:
                     failed.append(f"{name} ({entry['why']})")
         total = sum(t.get("passed", 0) for t in record["tests"].values())
-        return held(record, failed, f"{total} tests in {len(record['tests'])} programs passed")
+        return held(record, failed, f"{total} tests in {len({n.partition(':')[0] for n in record['tests']})} programs passed")
+
+    def tests_within(self, name):
+        """[PROGRAM:SUITE.TEST], or the program alone where it lists none."""
+        code, text, _ = run(self.test_commands().get(name, [""]) + ["--gtest_list_tests"], 30, self.env())
+        found, suite = [], ""
+        for line in text.splitlines() if code == 0 else []:
+            if re.match(r"\S+\.$", line):
+                suite = line
+            elif suite and line.startswith("  "):
+                found.append(f"{name}:{suite}{line.split()[0]}")
+        return found or [name]
 
     def test_commands(self):
         """Of the configured build, by name."""
@@ -299,7 +311,7 @@ class Check(TrainingSteps):
     def attention(self, limit):
         """The library's attention against the float64 oracle, repeated; the device's properties as it names them."""
         properties = os.path.join(self.out, "device_properties.json")
-        record = self.gtest(["attention_fused_cuda_test"], limit, self.fused(THINWIRE_DEVICE_JSON=properties))
+        record = self.gtest(self.tests_within("attention_fused_cuda_test"), limit, self.fused(THINWIRE_DEVICE_JSON=properties))
         if os.path.exists(properties):
             record["summary"] += "; properties saved"
         return record
@@ -393,7 +405,7 @@ class Check(TrainingSteps):
                 record[shape] = {"skipped": f"needs {needs} GiB, the GPU has {gib:.0f}"}
                 rows.append([shape, f"skipped: {record[shape]['skipped']}", *[""] * 5])
                 continue
-            entry = {"ours": [], "ours, product_table": [], "ours, deterministic false": [], "pytorch": [], "recompute": recompute}
+            entry = {"ours": [], "ours, product_table": [], "ours, deterministic false": [], "pytorch": [], "ways": [], "recompute": recompute}
             record[shape] = entry
             ours = [self.tool("bench"), "step", shape, "device=cuda", "precision=bfloat16", "train_iters=10", "--json"] + keys
             tabled = ours + [f"product_table={self.out}/products.json"]
@@ -404,10 +416,13 @@ class Check(TrainingSteps):
                 if command is None:
                     batch = {"124m": 32, "llama3_1b": 8}.get(shape, 4)
                     command = [sys.executable, os.path.join(ROOT, "tests/peers/gpu_peer.py"), shape, "--batch", str(batch), "--recompute", recompute]
+                    if self.options.mode == "large":  # the whole model compiles for minutes
+                        command += ["--ways", "blocks:default,blocks:max-autotune-no-cudagraphs"]
                 code, text, _ = run(command, min(140, end - time.time()), self.env(**self.fused()) if who != "pytorch" else None)
                 lines = [l for l in json_lines(text) if "tokens_per_s" in l]  # (PyTorch's autotuning prints others)
                 if lines and (code == 0 or who == "pytorch"):  # PyTorch's lines come one by one, as its kinds of attention end
                     entry[who].append(max(lines, key=lambda l: l["tokens_per_s"]))
+                    entry["ways"] += lines if who == "pytorch" else []
                     if who != "pytorch":
                         entry[who][-1].update(self.plans(text))
                 else:
@@ -435,6 +450,40 @@ class Check(TrainingSteps):
         self.page += ["## Training step", "", f"Model FLOPs: 6 x matrix parameters x tokens + causal attention (half); MFU of the dense bf16 rate {peak} TFLOP/s. PyTorch: {PEER_SETTINGS}.", "",
                       table(["shape", "who", "tokens/s", "ms", "TFLOP/s", "MFU", "peak GiB"], rows)]
         return held(record, failures, ", ".join(f"{s} {r['ratio'][0]:.2f}x" for s, r in record.items() if "ratio" in r))
+
+    def long(self, limit):
+        """Llama 1B with heads of size 128 over long sequences, blocks recomputed: whole, in chunks, with what waits in the host's memory; PyTorch
+        beside it; then the longest sequence, and attention alone."""
+        record, bad, said, end = {"lines": []}, [], [], time.time() + limit
+        chunks, offload = ["sequence_chunk_size=8192"], ["sequence_chunk_size=8192", "activation_offload=host"]
+        ours = lambda length, keys: ["step", "llama3_1b", "device=cuda", "precision=bfloat16", "num_attention_heads=16", "num_kv_heads=4", f"seq_length={length}",
+                                     f"max_position_embeddings={length}", "train_micro_batch_size_per_gpu=1", "checkpoint_activations=true", *keys]
+        plan = [("65536 whole, deterministic false", ours(65536, ["deterministic=false", "train_iters=2"]), 2), ("65536 in chunks", ours(65536, [*chunks, "train_iters=2"]), 2),
+                ("65536 in chunks, offload", ours(65536, [*offload, "train_iters=2"]), 2), ("65536 pytorch", None, 1),
+                ("262144 in chunks, offload", ours(262144, [*offload, "train_iters=1"]), 1)]
+        for turn in range(2):
+            for name, command, turns in plan:
+                if turn >= turns or end - time.time() < 20:
+                    continue
+                if command is None:
+                    code, text, _ = run([sys.executable, os.path.join(ROOT, "tests/peers/gpu_peer.py"), "llama3_1b", "--heads", "16", "--kv-heads", "4", "--length", "65536",
+                                         "--batch", "1", "--steps", "2", "--recompute", "full", "--loss-chunk", "8192", "--ways", "blocks:default"], min(100, end - time.time()))
+                else:
+                    code, text, _ = run([self.tool("bench"), *command, "--json", "--warm-up", "1"], end - time.time(), self.env())
+                lines = [l for l in json_lines(text) if "tokens_per_s" in l]
+                if not lines or (code != 0 and command is not None):
+                    bad.append(f"{name}: code {code}: {tail(text, 3)}")
+                    self.log(name, text)
+                    continue
+                best = max(lines, key=lambda l: l["tokens_per_s"])
+                record.setdefault(name, []).append(dict(best, **self.plans(text)))
+                said.append(f"{name}: {best['step_ms'] / 1e3:.2f} s, {best['memory_peak_bytes'] / 2**30:.1f} GiB")
+                self.so_far("long", dict(record, summary="; ".join(said)))
+        if end - time.time() > 20:
+            code, text, _ = run([self.tool("bench"), "op", "/64k", "--device", "cuda", "--json"], end - time.time(), self.env())
+            record["lines"] = json_lines(text)
+            bad += [f"bench op /64k: code {code}: {tail(text, 3)}"] * (code != 0)
+        return held(record, bad, "; ".join(said))
 
     def graph_speed(self, limit):
         """GPT-2 124M with one sequence a step, where the host is the limit: op by op and as graphs, in turns."""
@@ -483,6 +532,7 @@ class Check(TrainingSteps):
         steps = {"first": [(self.ceilings, 40), (self.products, 60), (self.reference, 120), (self.attention, 180), (self.step_1b, 150), (self.graph_speed, 60)],
                  "speed": [(self.ceilings, 40), (self.bench_op, 90), (self.coders, 60), (self.steps, 420)],
                  "large": [(self.ceilings, 40), (self.steps, 500)],
+                 "long": [(self.ceilings, 40), (self.long, 500)],
                  "full": [(self.ceilings, 40), (self.ops, 200), (self.training, 60), (self.graphs, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60), (self.nccl, 90), (self.nccl_stopped, 40), (self.pair_124m, 120)],
                  "sanitize": [(self.sanitizer, 500)]}[mode]
         for body, limit in steps:
@@ -496,7 +546,7 @@ class Check(TrainingSteps):
 
 def main():
     parser = argparse.ArgumentParser(prog="gpu_check.sh", description="Builds and checks the CUDA backend on a machine with a GPU.")
-    parser.add_argument("mode", choices=["first", "speed", "large", "full", "sanitize"])
+    parser.add_argument("mode", choices=["first", "speed", "large", "long", "full", "sanitize"])
     parser.add_argument("--out", required=True, help="folder for gpu_check.json, .md and .log")
     parser.add_argument("--build", default=os.path.join(ROOT, "build-gpu"))
     parser.add_argument("--minutes", type=float, default=9.5, help="no step is started behind this")

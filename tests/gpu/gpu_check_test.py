@@ -57,12 +57,14 @@ elif name == "bench":
         print("warning: attention of length 2048 runs on our own kernels, which are slower: no plan")
         if os.environ.get("THINWIRE_ATTENTION") == "fused":
             sys.exit(78)
+    if "no_room" in faults and "activation_offload=host" in words:
+        sys.exit("error: bench: page-locked memory")
     if "hangs_in_1b" in faults and "deterministic=false" in words:
         hang()
     if "cuda_graphs=true" in words:
         print("cuda_graphs: x: recorded, 7 launches\\n" * 4)
     print("attention of length 2048, 32/8 heads of size 64, batch 8, forward: plan in 12.5 ms, workspace 64 bytes, priced at 0")
-    print(json.dumps({{"op": "x", "gbytes_per_s": 2900.0, "gflops": 790000.0, "step_ms": 230.0, "tokens_per_s": 7e4, "model_tflops_per_rank": 550.0, "loss": 1.0}}))
+    print(json.dumps({{"op": "x", "gbytes_per_s": 2900.0, "gflops": 790000.0, "step_ms": 230.0, "tokens_per_s": 7e4, "model_tflops_per_rank": 550.0, "loss": 1.0, "memory_peak_bytes": 2**34}}))
 elif name == "reference_check":
     bad = "wrong_bf16" in faults and "precision=bfloat16" in words and "deterministic=false" in words
     print("loss 1 1 1 " + ("FAIL" if bad else "ok"))
@@ -146,6 +148,13 @@ class StandIns(unittest.TestCase):
         self.assertEqual({wish for _, wish in steps}, {"fused"}, "a plan that fails has to be an error")
         self.assertEqual(result["steps"]["step_1b"]["deterministic true"]["plans"][0]["ms"], 12.5)
         self.assertTrue(os.path.exists(os.path.join(self.out, "device_properties.json")))
+
+    def test_long_sequences(self):
+        code, said, result = self.check("no_room", mode="long")
+        self.assertEqual(code, 70, said)
+        self.assertRegex(result["steps"]["long"]["error"], "65536 in chunks, offload: code 1: error: bench: page-locked memory")
+        self.assertRegex(result["steps"]["long"]["error"], "65536 pytorch: code 1", "there is none where this test runs")
+        self.assertEqual([len(result["steps"]["long"][f"65536 {how}"]) for how in ("whole, deterministic false", "in chunks")], [2, 2])
 
     def test_no_gpu(self):
         self.assertEqual(self.check("no_gpu")[0], 78)

@@ -25,8 +25,7 @@ OF_THE_SYSTEM = re.compile(r"^(ld-linux|libc|libm|libdl|librt|libpthread|libreso
 def tests_of(build):
     text = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True).stdout
     tests = {t["name"]: t.get("command", [""]) for t in json.loads(text[text.index("{"):])["tests"]}
-    wanted = {n: c for n, c in tests.items() if n == "mesh_smoke_test" or ("cuda" in n and n.endswith("_test"))}
-    return {n: c for n, c in wanted.items() if os.path.isfile(c[0])}
+    return {n: c for n, c in tests.items() if n == "mesh_smoke_test" or ("cuda" in n and n.endswith("_test"))}
 
 
 def libraries_of(programs):
@@ -42,8 +41,9 @@ def libraries_of(programs):
 def main(build, folder):
     build = os.path.abspath(build)
     tests = tests_of(build)
-    programs = sorted({os.path.join(build, p) for p in PROGRAMS} | {command[0] for command in tests.values()})
-    missing = [os.path.relpath(p, build) for p in programs if not os.path.isfile(p)]
+    programs = sorted({os.path.join(build, p) for p in PROGRAMS} | {command[0] or os.path.join(build, name) for name, command in tests.items()})
+    data = glob.glob(os.path.join(build, "data", "tiny_text_document.*"))
+    missing = [os.path.relpath(p, build) for p in programs if not os.path.isfile(p)] + ["tiny_data"] * (not data)
     if missing:
         sys.exit(f"error: gpu_programs: not built in {build}: {', '.join(missing)}")
     for program in programs:
@@ -57,7 +57,7 @@ def main(build, folder):
         shutil.copy(path, os.path.join(folder, "bin"))
     for name, path in libraries_of(programs + launcher).items():
         subprocess.run(["strip", "--strip-unneeded", "-o", os.path.join(folder, "lib", name), os.path.realpath(path)], check=True)
-    for path in glob.glob(os.path.join(build, "data", "tiny_text_document.*")):
+    for path in data:
         shutil.copy(path, os.path.join(folder, "data"))
     listed = {n: [os.path.relpath(c[0], build)] + [a.replace(ROOT + "/", "") for a in c[1:]] for n, c in tests.items()}
     with open(os.path.join(folder, "tests.json"), "w") as file:

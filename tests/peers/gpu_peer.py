@@ -3,7 +3,8 @@
 fused AdamW, clipping, recomputation as asked. torch.compile takes blocks one by one (blocks:MODE, as torchtitan does it: a block compiles once) or
 the whole model (whole:MODE). The first way is timed with scaled_dot_product_attention by cuDNN and by flash attention, the others with the faster
 of the two; each prints one JSON line when it is done, or why it failed.
-usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--ways W,W]"""
+usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--ways W,W]
+                [--heads N --kv-heads N] [--loss-chunk TOKENS]"""
 import argparse
 import functools
 import gc
@@ -69,8 +70,9 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute):
+    def __init__(self, layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute, loss_chunk=0):
         super().__init__()
+        self.loss_chunk = loss_chunk
         self.tokens = nn.Embedding(vocab, hidden)
         self.positions = None if llama else nn.Embedding(length, hidden)
         self.blocks = nn.ModuleList(Block(heads, kv_heads, hidden, ffn, llama, recompute) for _ in range(layers))
@@ -94,7 +96,12 @@ class Model(nn.Module):
         cos, sin = self.cos[:length], self.sin[:length]
         for block in self.blocks:
             x = block(x, cos, sin)
-        return self.loss(x, targets)
+        step = self.loss_chunk or x.shape[1]
+        if step >= x.shape[1]:
+            return self.loss(x, targets)
+        # Logits of some tokens at a time, made again in the backward pass: those of all would not fit.
+        parts = [checkpoint(self.loss, x[:, i:i + step], targets[:, i:i + step], use_reentrant=False) for i in range(0, x.shape[1], step)]
+        return torch.stack(parts).mean()
 
     def loss(self, x, targets):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
@@ -109,12 +116,12 @@ class Model(nn.Module):
         return self
 
 
-def measure(shape, batch, length, steps, recompute, way, backend):
-    layers, heads, kv_heads, hidden, ffn, vocab, default_length, tied, llama = SHAPES[shape]
-    length = length or default_length
+def measure(options, batch, way, backend):
+    layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama = SHAPES[options.shape]
+    heads, kv_heads, length, steps = options.heads or heads, options.kv_heads or kv_heads, options.length or length, options.steps
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = Model(layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute)
+        model = Model(layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, options.recompute, options.loss_chunk)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     compiled = model.compiled(way)
     data = torch.randint(0, vocab, (WARM_UP + steps, batch, length + 1), device="cuda")
@@ -136,9 +143,9 @@ def measure(shape, batch, length, steps, recompute, way, backend):
                 first = times[0]
     times = sorted(times[WARM_UP:])
     median = times[len(times) // 2]
-    return {"peer": "pytorch", "version": torch.__version__, "shape": shape, "attention": backend.name, "batch": batch, "length": length,
+    return {"peer": "pytorch", "version": torch.__version__, "shape": options.shape, "attention": backend.name, "batch": batch, "length": length,
             "tokens_per_s": batch * length / median, "step_ms": median * 1e3, "memory_peak_bytes": torch.cuda.max_memory_allocated(), "loss": loss.item(),
-            "recompute": recompute, "compile": way, "first_step_s": first, "optimizer": "AdamW, fused", "weights": "fp32, autocast to bf16", "parameters": sum(p.numel() for p in model.parameters())}
+            "recompute": options.recompute, "compile": way, "first_step_s": first, "optimizer": "AdamW, fused", "weights": "fp32, autocast to bf16", "parameters": sum(p.numel() for p in model.parameters())}
 
 
 def main():
@@ -146,6 +153,9 @@ def main():
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--length", type=int, default=0)
+    parser.add_argument("--heads", type=int, default=0)
+    parser.add_argument("--kv-heads", type=int, default=0)
+    parser.add_argument("--loss-chunk", type=int, default=0, help="tokens whose logits are in memory at once; 0: all")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
     parser.add_argument("--ways", default=WAYS, help="of torch.compile, in this order")
@@ -161,7 +171,7 @@ def main():
                 gc.collect()  # a model and its compiled methods refer to each other
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
-                line = measure(options.shape, batch, options.length, options.steps, options.recompute, way, backend)
+                line = measure(options, batch, way, backend)
                 print(json.dumps(line), flush=True)
                 speeds[backend] = max(speeds.get(backend, 0.0), line["tokens_per_s"])
             except Exception as error:

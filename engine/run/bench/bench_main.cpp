@@ -15,17 +15,19 @@ int main(int argc, char** argv) {
     CLI::App app{
         "Proves and times: bench op [filter], bench codec [filter ...], bench comm [filter], bench step SHAPE [key="
         "value ...]. Every line carries the command that repeats it."};
-    bool json = false, profile = false;
-    std::string shape, filter, device = "cpu";
-    std::vector<std::string> overrides, filters;
+    bool json = false;
+    StepBench of_step;
+    std::string filter, device = "cpu";
+    std::vector<std::string> filters;
     int threads = 0;
     add_version(app, "bench", [] { return cpu_ops().isa(); });
     CLI::App* step = app.add_subcommand("step", "the training step of a shape: " + shape_names());
-    step->add_option("shape", shape, "shape name")->required();
-    step->add_option("overrides", overrides,
+    step->add_option("shape", of_step.shape, "shape name")->required();
+    step->add_option("overrides", of_step.overrides,
                      "configuration overrides, e.g. precision=bfloat16 threads_per_rank=1 train_iters=20");
-    step->add_flag("--json", json, "end with one JSON line");
-    step->add_flag("--profile", profile, "time every op and print its share");
+    step->add_flag("--json", of_step.json, "end with one JSON line");
+    step->add_flag("--profile", of_step.profile, "time every op and print its share");
+    step->add_option("--warm-up", of_step.warm_up, "first steps that are not counted")->check(CLI::Range(0, 1000));
     CLI::App* op =
         app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
     op->add_option("filter", filter, "only ops whose name contains this");
@@ -40,8 +42,7 @@ int main(int argc, char** argv) {
     codec->add_option("filters", filters, "only cases whose name (codec/bytes, codec/snr) contains all of these");
     codec->add_flag("--json", json, "one JSON object per line");
     if (const auto code = parse_command_line(app, "bench", argc, argv)) return *code;
-    if (step->parsed())
-      return run_job("bench", [&](Job& job) { return bench_step(shape, overrides, json, profile, job); });
+    if (step->parsed()) return run_job("bench", [&](Job& job) { return bench_step(of_step, job); });
     if (op->parsed()) return bench_op(filter, device, threads, json);
     if (codec->parsed()) return bench_codec(filters, json);
     if (comm->parsed()) return bench_comm(filter, json);

@@ -32,7 +32,8 @@ void add_sites(std::array<SiteCounters, kSiteNames.size()>& sum, const StepOutco
 
 }  // namespace
 
-int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile, Job& job) {
+int bench_step(const StepBench& bench, Job& job) {
+  const auto& [shape, overrides, json, profile, warm_up] = bench;
   std::vector<std::string> all = shape_overrides(shape);
   if (all.empty()) throw_usage("bench step: no shape \"" + shape + "\" (known: " + shape_names() + ")");
   const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant",
@@ -70,7 +71,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
     return synthetic_batch(index, config.data.micro_batch, config.data.seq_length, config.model.vocab);
   };
 
-  const int64_t warm_up = 2, counted = std::max<int64_t>(1, config.train_iters);
+  const int64_t counted = std::max<int64_t>(1, config.train_iters);
   std::vector<double> ms;
   std::array<SiteCounters, kSiteNames.size()> sites{};
   double loss = 0.0;
@@ -155,6 +156,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
       (job.size() > 1 ? "mpirun -n " + std::to_string(job.size()) + " " : "") + "build/bench step " + shape;
   for (const std::string& o : overrides) command += " " + o;
   if (profile) command += " --profile";
+  if (warm_up != StepBench{}.warm_up) command += " --warm-up " + std::to_string(warm_up);
   line["command"] = command + " --json";
   if (json) {
     std::printf("%s\n", line.dump().c_str());

@@ -38,7 +38,13 @@ int bench_codec(const std::vector<std::string>& filters, bool json);
 
 // `bench step`: the real training step of a shape on random tokens, with `overrides` on top; on all ranks of the job.
 // Rank 0 prints progress as text, and as its last line one JSON object when `json`. `profile` adds the time of each op
-// (and costs a stopwatch per call). Proves nothing.
-int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile, Job& job);
+// (and costs a stopwatch per call). The first `warm_up` steps are not counted. Proves nothing.
+struct StepBench {
+  std::string shape;
+  std::vector<std::string> overrides;
+  bool json = false, profile = false;
+  int64_t warm_up = 2;
+};
+int bench_step(const StepBench& bench, Job& job);
 
 }  // namespace thinwire

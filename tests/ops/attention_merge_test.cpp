@@ -137,6 +137,48 @@ TEST(AttentionMerge, EveryFaultIsFound) {
   }
 }
 
+// Layers give parts of one sample; the op takes several, with the same bits.
+TEST(AttentionMerge, SamplesAtOnceAreAsManyOps) {
+  CpuExec exec;
+  for (const int64_t members : {1, 4, 3}) {
+    const int64_t n = 48, half = n / 2, d = 64;
+    AttentionCase c{.dtype = DType::bf16, .batch = 2, .q_len = n, .kv_len = n, .groups = 2, .head_dim = d};
+    c.heads_per_group = members, c.apart = members == 4;
+    std::mt19937 rng(9);
+    AttentionTensors x(c, rng);
+    const int64_t heads = c.heads(), width = heads * d, row = x.q_at.token;
+    // The second half of the queries over the keys of the first, and over their own.
+    const auto part = [&](auto op, int64_t first, int64_t samples) {
+      op.shape.batch = samples, op.shape.q_len = half, op.shape.length = n, op.shape.first_query = half;
+      op.keys_at_once = half, op.q_at.offset += half * row;
+      for (HeadLayout* at : {&op.q_at, &op.k_at, &op.v_at}) at->offset += first * n * row;
+      return op;
+    };
+    const auto run = [&](int64_t at_once) {
+      PartsResult r{Tensor(DType::f32, {2 * half, width}), Tensor(DType::f32, {2, heads, half}),
+                    constant_tensor(DType::f32, {x.q.count()}, 0.5)};
+      StandIn library(*exec, Fault::kNone, true, kAttentionWorkspace);
+      for (int64_t b = 0; b < 2; b += at_once) {
+        const auto rows = [&](const View& v, int64_t cols) {
+          return v.element_range(b * half * cols, at_once * half * cols);
+        };
+        AttentionForward forward = part(x.forward_op(), b, at_once);
+        forward.out = rows(r.out, width), forward.lse = rows(r.lse, heads);
+        library.forward(forward);
+        AttentionBackward backward = part(x.backward_op(), b, at_once);
+        backward.out = backward.dout = rows(x.dout, width), backward.lse = forward.lse;
+        backward.dq = backward.dk = backward.dv = r.gradients, backward.add_dkv = true;
+        library.backward(backward);
+      }
+      EXPECT_TRUE(library.refused == 0 && library.taken == 8 / at_once) << library.taken;
+      return r;
+    };
+    const PartsResult both = run(2), one = run(1);
+    EXPECT_TRUE(both.out.same_bits(one.out) && both.lse.same_bits(one.lse)) << c.name();
+    EXPECT_TRUE(both.gradients.same_bits(one.gradients)) << c.name();
+  }
+}
+
 // Results that saw nothing: the other's stands, whatever lies in theirs.
 TEST(AttentionMerge, WhatSawNothingHasNoShare) {
   CpuExec exec;

@@ -44,14 +44,13 @@ struct AttentionCalls {
 // the q heads of a group lie between keys, the groups of one sample take the place of its batch - q heads of a group
 // over the one k and v they share - in a call per sample.
 //
-// A part is for the library where all queries see all of its keys, and where the last query sees them all and each one
-// before it a key less (an equal number of both on the diagonal, or more keys); keys_at_once are several ops
-// (for_key_parts).
+// A part is for the library where all queries see all of its keys, or where the last query does and each one before it
+// sees a key less (as many keys as queries, or more). Its keys_at_once are several ops (for_key_parts).
 //
-// False: not for the library (fp32, masks, decoding with a cache, dropout in parts and parts of other forms, one token,
-// sizes or addresses that are no multiples of 16 bytes; of lse, and with dropout of rows of masks, too, at every call).
-// Masks of dropout and what the deterministic backward pass keeps are T^2 per head: calls are cut by samples, then by
-// groups, until one takes at most `most_bytes` of them, or none can be cut further.
+// False: not for the library (fp32, masks, decoding with a cache, dropout in parts, other parts, one token, sizes or
+// addresses that are no multiples of 16 bytes; of lse, and with dropout of rows of masks, too, at every call). Masks of
+// dropout and what the deterministic backward pass keeps are T^2 per head: calls are cut by samples, then by groups,
+// until one takes at most `most_bytes` of them, or none can be cut further.
 bool attention_calls(const AttentionForward& op, size_t most_bytes, AttentionCalls& calls);
 bool attention_calls(const AttentionBackward& op, bool deterministic, size_t most_bytes, AttentionCalls& calls);
 

@@ -8,138 +8,10 @@
 #include "engine/base/core/error.h"
 #include "engine/base/ops/attention_fused.h"
 #include "tests/ops/attention_fused_cases.h"
+#include "tests/ops/attention_stand_in.h"
 
 namespace thinwire::test::attention_calls_test {
 namespace {
-
-// What can go wrong in a library or in how it is called.
-enum class Fault {
-  kNone,
-  kSeesTheNextKey,
-  kMissesTheFirstKey,
-  kNoScale,
-  kScaleTwiceInDk,
-  kLseInLog2,
-  kLseOfTheRoundedSum,
-  kNoDelta,
-  kHalfOfP,
-  kCoarseDp,
-  kHeadsOfTheNextGroup,
-  kLastRowUnwritten,
-  kGradientsOfOneHead,
-  kMaskOfTheFirstHead,
-  kMaskOfOnes,
-  kCount
-};
-
-double rounded(double x, DType type) {
-  return type == DType::bf16 ? to_float(to_bf16(static_cast<float>(x))) : to_float(to_fp16(static_cast<float>(x)));
-}
-
-double element(const View& view, int64_t at) {
-  return read_element(view, at);
-}
-
-// One call, forward and backward, as cuDNN's kernels do it: fp32 sums (more here), P, dP and dS in the operands' type,
-// dk and dv of every q head rounded before they are added; and with a mask, row sums not divided by the rest of the
-// factor (attention_kept).
-void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s, const AttentionForward& f,
-              const AttentionBackward* b, Fault fault) {
-  const AttentionCall& c = calls.call;
-  const int64_t m = c.q_heads / c.kv_heads, n = c.length, d = c.head_dim;
-  const auto place = [](const AttentionCall::Strides& by, int64_t start, int64_t sample, int64_t head, int64_t token) {
-    return start + sample * by[0] + head * by[1] + token * by[2];
-  };
-  const double scale = fault == Fault::kNoScale ? 1.0 : static_cast<double>(c.scale);
-  const auto size = static_cast<size_t>(n * d);
-  for (int64_t sample = 0; sample < c.batch; ++sample) {
-    std::vector<double> dk(static_cast<size_t>(c.kv_heads) * size), dv(dk);
-    for (int64_t head = 0; head < c.q_heads; ++head) {
-      int64_t kv = head / m;
-      if (fault == Fault::kHeadsOfTheNextGroup) kv = (kv + 1) % c.kv_heads;
-      std::vector<double> head_dk(size), head_dv(size);
-      // Of the op, by its place in the call's mask.
-      const int64_t heads = c.batch * c.q_heads / calls.samples, in_mask = sample * c.q_heads + head;
-      const int64_t of_op = fault == Fault::kMaskOfTheFirstHead ? 0 : s.head + in_mask % heads;
-      AttentionKept kept = attention_kept(c);
-      if (fault == Fault::kMaskOfOnes) kept = {1.0f, kept.mask * kept.rest};
-      const double rest = kept.rest;
-      const auto mask = [&](int64_t query, int64_t key) {
-        if (c.dropout == 0.0f) return 1.0;
-        return dropout_factor(f.dropout, f.shape.batch * f.shape.heads() * n * n,
-                              (((s.sample + in_mask / heads) * f.shape.heads() + of_op) * n + query) * n + key) > 0.0
-                   ? static_cast<double>(kept.mask)
-                   : 0.0;
-      };
-      for (int64_t t = 0; t < n; ++t) {
-        const int64_t q_at = place(c.q, s.q, sample, head, t), o_at = place(c.o, s.o, sample, head, t);
-        const int64_t first = fault == Fault::kMissesTheFirstKey && t > 0 ? 1 : 0;
-        const int64_t last = fault == Fault::kSeesTheNextKey ? std::min(n, t + 2) : t + 1;
-        std::vector<double> p(static_cast<size_t>(last));
-        double most = -HUGE_VAL, sum = 0.0, used = 0.0;
-        for (int64_t i = first; i < last; ++i) {
-          double dot = 0.0;
-          for (int64_t e = 0; e < d; ++e)
-            dot += element(f.q, q_at + e) * element(f.k, place(c.k, s.k, sample, kv, i) + e);
-          p[static_cast<size_t>(i)] = scale * dot;
-          most = std::max(most, scale * dot);
-        }
-        std::vector<double> out(static_cast<size_t>(d));
-        for (int64_t i = first; i < last; ++i) {
-          const double e_to = std::exp(p[static_cast<size_t>(i)] - most),
-                       weight = rounded(e_to * rest * mask(t, i), c.dtype);
-          sum += e_to, used += weight;
-          for (int64_t e = 0; e < d; ++e)
-            out[static_cast<size_t>(e)] += weight * element(f.v, place(c.v, s.v, sample, kv, i) + e);
-        }
-        double lse = most + std::log(fault == Fault::kLseOfTheRoundedSum ? used : sum);
-        if (fault == Fault::kLseInLog2) lse *= 1.4426950408889634;
-        const bool skipped = fault == Fault::kLastRowUnwritten && t == n - 1;
-        for (int64_t e = 0; e < d && !skipped; ++e) write_element(f.out, o_at + e, out[static_cast<size_t>(e)] / sum);
-        if (f.lse) write_element(f.lse, s.lse + (sample * c.q_heads + head) * n + t, lse);
-        if (b == nullptr) continue;
-        double delta = 0.0;
-        for (int64_t e = 0; e < d; ++e) delta += element(b->dout, o_at + e) * element(b->out, o_at + e);
-        if (fault == Fault::kNoDelta) delta = 0.0;
-        std::vector<double> dq(static_cast<size_t>(d));
-        for (int64_t i = first; i < last; ++i) {
-          const int64_t k_at = place(c.k, s.k, sample, kv, i), v_at = place(c.v, s.v, sample, kv, i);
-          double probability =
-              std::exp(p[static_cast<size_t>(i)] - element(f.lse, s.lse + (sample * c.q_heads + head) * n + t));
-          if (fault == Fault::kHalfOfP) probability *= 0.5;
-          double dp = 0.0;
-          for (int64_t e = 0; e < d; ++e) dp += element(b->dout, o_at + e) * element(b->v, v_at + e);
-          dp = rounded(dp * mask(t, i), c.dtype);
-          if (fault == Fault::kCoarseDp) dp = std::ldexp(std::nearbyint(std::ldexp(dp, 1)), -1);
-          const double ds = rounded(rest * probability * (dp - delta), c.dtype);
-          for (int64_t e = 0; e < d; ++e) {
-            dq[static_cast<size_t>(e)] += scale * ds * element(b->k, k_at + e);
-            head_dk[static_cast<size_t>(i * d + e)] +=
-                scale * (fault == Fault::kScaleTwiceInDk ? scale : 1.0) * ds * element(b->q, q_at + e);
-            head_dv[static_cast<size_t>(i * d + e)] +=
-                rounded(rest * probability * mask(t, i), c.dtype) * element(b->dout, o_at + e);
-          }
-        }
-        for (int64_t e = 0; e < d; ++e) write_element(b->dq, q_at + e, dq[static_cast<size_t>(e)]);
-      }
-      if (fault == Fault::kGradientsOfOneHead && head % m != 0) continue;
-      for (size_t i = 0; i < size; ++i) {
-        dk[static_cast<size_t>(kv) * size + i] += m > 1 ? rounded(head_dk[i], c.dtype) : head_dk[i];
-        dv[static_cast<size_t>(kv) * size + i] += m > 1 ? rounded(head_dv[i], c.dtype) : head_dv[i];
-      }
-    }
-    if (b == nullptr) continue;
-    for (int64_t kv = 0; kv < c.kv_heads; ++kv) {
-      for (int64_t i = 0; i < n; ++i) {
-        for (int64_t e = 0; e < d; ++e) {
-          const size_t from = static_cast<size_t>(kv) * size + static_cast<size_t>(i * d + e);
-          write_element(b->dk, place(c.k, s.k, sample, kv, i) + e, dk[from]);
-          write_element(b->dv, place(c.v, s.v, sample, kv, i) + e, dv[from]);
-        }
-      }
-    }
-  }
-}
 
 bool stand_in(AttentionTensors& x, Fault fault, size_t most_bytes) {
   const AttentionForward f = x.forward_op();
@@ -163,7 +35,7 @@ TEST(AttentionCalls, AStandInWithTheLibrarysRoundingsHoldsTheBounds) {
 }
 
 TEST(AttentionCalls, EveryFaultOfTheLibraryIsFound) {
-  for (int fault = 1; fault < static_cast<int>(Fault::kCount); ++fault) {
+  for (int fault = 1; fault < static_cast<int>(Fault::kAllMasked); ++fault) {
     int found = 0;
     uint32_t seed = 1;
     for (const AttentionCase& c : fused_attention_cases({66, 24})) {
@@ -188,6 +60,10 @@ TEST(AttentionCalls, CoverEveryHeadOnce) {
   for (int i = 0; i < 2000; ++i) {
     const int64_t batch = pick(6), groups = pick(9), m = pick(4), d = 8 * pick(16), length = 1 + pick(5000);
     AttentionBackward op = packed_attention(DType::bf16, batch, length, groups, m, d, i % 2 == 0);
+    if (i % 3 == 0) {
+      const int64_t keys = pick(5000);
+      take_part(op, keys, keys);
+    }
     std::vector<float> lse(4);
     op.lse = View(lse.data(), DType::f32, {batch, groups * m, length});
     const size_t most = size_t{1} << (16 + rng() % 16);
@@ -195,10 +71,12 @@ TEST(AttentionCalls, CoverEveryHeadOnce) {
     AttentionCalls calls;
     const bool taken = attention_calls(op, deterministic, most, calls);
     if (!taken) {
-      ASSERT_TRUE(m > 1 && batch > 1 && length * groups * m % 4 != 0) << "lse of every sample begins on 16 bytes";
+      ASSERT_TRUE((m > 1 && batch > 1 && length * groups * m % 4 != 0) || op.shape.kv_len < 2 || length < 2)
+          << "lse of every sample begins on 16 bytes";
       continue;
     }
     const AttentionCall& c = calls.call;
+    ASSERT_TRUE(c.q_len == length && c.kv_len == op.shape.kv_len && c.part == op.shape.part());
     std::set<std::array<int64_t, 3>> seen;  // q, k, lse
     for (const AttentionCalls::Start& s : calls.starts) {
       ASSERT_EQ(s.q % 8 + s.k % 8 + s.v % 8 + s.o % 8 + s.lse % 4, 0);
@@ -229,6 +107,79 @@ TEST(AttentionCalls, CoverEveryHeadOnce) {
     cut += deterministic && calls.starts.size() > 1;
   }
   EXPECT_GT(cut, 500);
+}
+
+// Who sees whom, by the op and by the call it becomes; what a library cannot be told is refused, and nothing else.
+TEST(AttentionCalls, PartsSeeWhatTheOpSees) {
+  std::mt19937 rng(3);
+  const auto pick = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  int all = 0, diagonal = 0, longer = 0, refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    AttentionBackward op = packed_attention(DType::f16, 1, 1 + pick(20), 4, 1, 64, false);
+    const int64_t keys = 1 + pick(40), queries = op.shape.q_len;
+    take_part(op, keys, 0);
+    op.shape.length = 100, op.shape.first_key = pick(30);
+    // Forms that matter are rare among random ones.
+    const int64_t behind = i % 3 == 0 ? keys - queries : i % 3 == 1 ? keys - 2 + pick(4) : pick(50) - 25;
+    op.shape.first_query = op.shape.first_key + behind;
+    if (op.shape.first_query < 0) continue;
+    bool by_diagonal = true, by_all = true;
+    for (int64_t t = 0; t < queries; ++t) {
+      for (int64_t k = 0; k < keys; ++k) {
+        const bool seen = op.shape.first_key + k <= op.shape.first_query + t;
+        by_all = by_all && seen;
+        by_diagonal = by_diagonal && seen == (k - (keys - 1) <= t - (queries - 1));
+      }
+    }
+    AttentionCalls calls;
+    const bool known = (by_all || (by_diagonal && keys >= queries)) && queries > 1 && keys > 1;
+    ASSERT_EQ(attention_calls(op, true, kAttentionWorkspace, calls), known)
+        << queries << " queries, " << keys << " keys, behind " << behind;
+    refused += !known;
+    if (!known) continue;
+    ASSERT_EQ(calls.call.causal, !by_all);
+    (by_all ? all : keys > queries ? longer : diagonal) += 1;
+  }
+  EXPECT_TRUE(all > 500 && diagonal > 100 && longer > 500 && refused > 500)
+      << all << " " << diagonal << " " << longer << " " << refused;
+}
+
+TEST(AttentionCalls, PartsThatAreNotForTheLibrary) {
+  AttentionBackward op = packed_attention(DType::bf16, 2, 64, 4, 2, 64, true);
+  take_part(op, 64, 64);
+  AttentionCalls calls;
+  const auto taken = [&](auto change) {
+    AttentionBackward other = op;
+    change(other);
+    return attention_calls(other, true, kAttentionWorkspace, calls);
+  };
+  EXPECT_TRUE(taken([](AttentionBackward&) {}));
+  EXPECT_TRUE(taken([](AttentionBackward& b) { b.add_dq = b.add_dkv = true, b.keys_at_once = 64; }));
+  EXPECT_FALSE(taken([](AttentionBackward& b) { b.keys_at_once = 63; })) << "two ops";
+  EXPECT_FALSE(taken([](AttentionBackward& b) { b.dropout.p = 0.1f; }));
+  EXPECT_FALSE(taken([](AttentionBackward& b) { b.window = 200; }));
+  EXPECT_FALSE(taken([](AttentionBackward& b) { b.q.dtype = DType::f32; }));
+  EXPECT_FALSE(taken([](AttentionBackward& b) { b.shape.first_query = 62; })) << "a band";
+  EXPECT_FALSE(taken([](AttentionBackward& b) { b.k_at.token += 4; }));
+  int32_t first_key = 0;
+  EXPECT_FALSE(taken([&](AttentionBackward& b) { b.first_keys = View(&first_key, DType::i32, {1}); }));
+}
+
+// What a part writes lies side by side; gradients of shared keys in the operands' type.
+TEST(AttentionCalls, PartsHaveMemoryForWhatTheyWrite) {
+  AttentionBackward op = packed_attention(DType::bf16, 2, 100, 4, 1, 72, true);
+  take_part(op, 300, 400);
+  AttentionCalls calls;
+  ASSERT_TRUE(attention_calls(op, true, kAttentionWorkspace, calls));
+  const AttentionPart at = attention_part(calls.call);
+  const size_t q = size_t{2} * 100 * 4 * 72 * 4, kv = 3 * q;
+  EXPECT_TRUE(at.q == 0 && at.k >= q && at.v >= at.k + kv && at.bytes >= at.v + kv && at.bytes < q + 2 * kv + 1536);
+  EXPECT_EQ(at.k % 512 + at.v % 512 + at.bytes % 512, 0u);
+  calls.call.backward = false;
+  EXPECT_GE(attention_part(calls.call).bytes, attention_part(calls.call).lse + size_t{2} * 100 * 4 * 4);
+  op.shape.heads_per_group = 2;
+  ASSERT_TRUE(attention_calls(op, true, kAttentionWorkspace, calls));
+  EXPECT_EQ(calls.call.written, DType::bf16);
 }
 
 // A mask beside what the backward pass keeps: no more than the limit in either pass.
@@ -279,6 +230,14 @@ TEST(AttentionCalls, LongSequencesStayWithinTheirMemory) {
   ASSERT_TRUE(
       attention_calls(packed_attention(DType::bf16, 8, 2048, 8, 4, 64, true), true, kAttentionWorkspace, calls));
   EXPECT_EQ(calls.starts.size(), 1u) << "Llama 1B";
+  // The last chunk of a long sequence against all of its keys.
+  AttentionBackward part = packed_attention(DType::bf16, 1, 8192, 16, 1, 128, false);
+  take_part(part, 65536, 57344);
+  ASSERT_TRUE(attention_calls(part, true, kAttentionWorkspace, calls));
+  EXPECT_LE(attention_workspace(calls.call), kAttentionWorkspace);
+  EXPECT_EQ(calls.starts.size(), 8u);
+  ASSERT_TRUE(attention_calls(part, false, kAttentionWorkspace, calls));
+  EXPECT_EQ(calls.starts.size(), 1u);
 }
 
 TEST(AttentionCalls, TheEnvironmentChooses) {

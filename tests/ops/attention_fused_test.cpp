@@ -4,9 +4,12 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "engine/base/core/log.h"
 #include "engine/base/ops/attention_calls.h"
+#include "engine/base/ops/attention_parts.h"
 #include "engine/base/ops/cuda_state.h"
 #include "tests/ops/attention_fused_cases.h"
+#include "tests/ops/attention_part_cases.h"
 #include "tests/support/cuda_test_support.h"
 
 namespace thinwire::test::attention_fused_test {
@@ -120,6 +123,123 @@ TEST(AttentionFused, IsWhatTheTablePicks) {
   gpu.out.write(x.out);
   exec->ops.attention_forward(*exec, op);
   EXPECT_TRUE(gpu.out.read().same_bits(fused));
+}
+
+// Parts go to the table, as layers give them to it: a plan that is not to be had is an error, and what the library is
+// not told of is counted.
+class PartsOnGpu {
+ public:
+  explicit PartsOnGpu(bool deterministic, bool wide = true) {
+    if (const char* set = std::getenv("THINWIRE_ATTENTION")) before_ = set;
+    ::setenv("THINWIRE_ATTENTION", "fused", 1);
+    exec_ = std::make_unique<CudaExec>();
+    (*exec_)->deterministic = deterministic;
+    library(*exec_).wide_parts = wide;
+  }
+  ~PartsOnGpu() {
+    exec_.reset();
+    before_.empty() ? ::unsetenv("THINWIRE_ATTENTION") : ::setenv("THINWIRE_ATTENTION", before_.c_str(), 1);
+  }
+  int64_t taken = 0, refused = 0;
+
+  PartsResult run(const PartsCase& p, AttentionTensors& x) {
+    Exec& exec = **exec_;
+    const PartsRunner<OnGpu> runner = {[&](const Tensor& t) { return std::make_unique<OnGpu>(*exec_, t); },
+                                       [&](const AttentionForward& op) {
+                                         count(op, [&](const auto& part, AttentionCalls& calls) {
+                                           return attention_calls(part, kAttentionWorkspace, calls);
+                                         });
+                                         exec.ops.attention_forward(exec, op);
+                                       },
+                                       [&](const AttentionBackward& op) {
+                                         count(op, [&](const auto& part, AttentionCalls& calls) {
+                                           return attention_calls(part, exec.deterministic, kAttentionWorkspace, calls);
+                                         });
+                                         exec.ops.attention_backward(exec, op);
+                                       }};
+    return runner.run(p, x);
+  }
+  CudaExec& exec() { return *exec_; }
+
+ private:
+  template <typename Op, typename Calls>
+  void count(const Op& op, const Calls& calls_of) {
+    for_key_parts(op, [&](const Op& part) {
+      AttentionCalls calls;
+      ++(calls_of(part, calls) ? taken : refused);
+    });
+  }
+  std::string before_;
+  std::unique_ptr<CudaExec> exec_;
+};
+
+// MHA and GQA, 64 and 128, bf16 and fp16, ragged ends, keys apart and among queries, merged in both orders; written in
+// fp32, and in the operands' type.
+TEST(AttentionFused, PartsAgreeWithFloat64) {
+  TW_NEEDS_GPU();
+  struct Way {
+    bool deterministic, wide;
+    int64_t length, part;
+  };
+  for (const auto& [deterministic, wide, length, part] :
+       {Way{true, true, sized(300, 90), 80}, {true, false, sized(200, 90), 64}, {false, true, sized(200, 90), 72}}) {
+    PartsOnGpu gpu(deterministic, wide);
+    uint32_t seed = 1;
+    int within = 0, cases = 0;
+    for (const PartsCase& p : attention_part_cases(length, part)) {
+      SCOPED_TRACE(p.name() + (deterministic ? ", deterministic" : "") + (wide ? ", in fp32" : ", rounded"));
+      std::mt19937 rng(seed++);
+      AttentionTensors x(p.c, rng);
+      const PartsResult got = gpu.run(p, x);
+      within += parts_within_bounds(p, x, got, !wide || p.c.heads_per_group > 1, true), cases += 3;
+    }
+    EXPECT_GT(gpu.taken, gpu.refused);
+    log_info("parts in " + std::string(wide ? "fp32" : "the operands' type") +
+             (deterministic ? ", deterministic: " : ": ") + std::to_string(within) + " of " + std::to_string(cases) +
+             " results within bounds, " + std::to_string(gpu.taken) + " calls of the library, " +
+             std::to_string(gpu.refused) + " of our own kernels");
+  }
+}
+
+// A long sequence in chunks beside the same at once: the library's own result. Five times the same bits.
+TEST(AttentionFused, PartsOfALongSequenceAreTheWhole) {
+  TW_NEEDS_GPU();
+  for (const int64_t members : {1, 4}) {
+    for (const int64_t d : {64, 128}) {
+      PartsOnGpu gpu(true);
+      PartsCase p;
+      p.c = {.dtype = DType::bf16, .q_len = sized(4000, 400), .kv_len = sized(4000, 400), .groups = 2};
+      p.c.heads_per_group = members, p.c.head_dim = d, p.c.apart = true;
+      p.c.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+      p.queries = p.keys = sized(1024, 128);
+      std::mt19937 rng(5);
+      AttentionTensors x(p.c, rng);
+      const PartsResult parts = gpu.run(p, x);
+      EXPECT_EQ(gpu.refused, 0) << p.name();
+      for (int64_t i = 0; i < sized(4, 2); ++i) {
+        const PartsResult again = gpu.run(p, x);
+        EXPECT_TRUE(again.out.same_bits(parts.out) && again.lse.same_bits(parts.lse)) << p.name() << ", forward " << i;
+        EXPECT_TRUE(again.gradients.same_bits(parts.gradients)) << p.name() << ", backward " << i;
+      }
+      OnDevice whole(gpu.exec(), x);
+      ASSERT_TRUE(whole.forward(gpu.exec(), x) && whole.backward(gpu.exec(), x)) << p.name();
+      const auto near = [&](const Tensor& got, const Tensor& want, const char* what) {
+        double squares = 0.0, worst = 0.0;
+        for (int64_t i = 0; i < want.count(); ++i) squares += want.at(i) * want.at(i);
+        const double size = std::sqrt(squares / static_cast<double>(want.count()));
+        for (int64_t i = 0; i < want.count(); ++i) {
+          const double off = std::abs(got.at(i) - want.at(i)) / (size + std::abs(want.at(i)));
+          worst = off <= worst ? worst : off;
+        }
+        // A handful of roundings to bf16 each.
+        EXPECT_LT(worst, 0.03) << what << " of " << p.name();
+        log_info(std::string(what) + " of " + p.name() + ": " + std::to_string(worst) + " off at most");
+      };
+      near(parts.out, whole.out.read(), "out");
+      near(parts.lse, whole.lse.read(), "lse");
+      near(parts.gradients, whole.dq.read(), "gradients");
+    }
+  }
 }
 
 // The properties by which attention_support_test asks for a GPU that is not there, into the file that is named.

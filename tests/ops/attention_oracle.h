@@ -189,7 +189,8 @@ struct AttentionOracle {
 // Below the type's smallest step nothing is promised.
 //
 // In parts: each merge turns lse into units of log2 and back, 4u |lse| + 16u of every probability, and a sum in pieces
-// has so many additions more. narrow: sums are kept in the type, U of their absolute products at each.
+// has so many additions more. narrow: sums are kept in the type, U of their absolute products at each. rounded: what a
+// part gives is rounded to the type before it is added, U of their absolute products, in fp16 2^-25 at least each time.
 //
 // By a library's kernels on 16-bit types (cuDNN; its deterministic backward pass keeps dP in them): P, dP and dS are
 // rounded to the type, U |P dP| + U |P delta| + U |dS| of dS; in fp16, whose small numbers have fixed steps, each to
@@ -199,15 +200,17 @@ struct AttentionParts {
   int merges = 0;
   bool narrow = false;
   bool library = false;
+  bool rounded = false;
 };
 inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward, const AttentionParts& parts = {}) {
   const AttentionShape& s = x.shape;
   const DType type = x.q.view().dtype;
-  const double tiny = std::max(1e-12, tiny_of(type));
+  const double tiny = std::max(1e-12, tiny_of(type)) * (parts.rounded ? parts.merges + 1 : 1);
   const double u = parts.library ? 0x1p-23 : 0x1p-24, unit = unit_of(type),
                rounded = type == DType::bf16 || parts.library ? unit : 0.0, narrow = parts.library ? unit : 0.0,
                step = parts.library && type == DType::f16 ? 0x1p-25 : 0.0;
-  const double merges = parts.merges, again = merges * (parts.narrow ? unit : u);  // of a sum, rounded at each merge
+  const double merges = parts.merges,
+               again = merges * (parts.narrow ? unit : u) + (parts.rounded ? unit : 0.0);  // of a sum, at its merges
   const int64_t d = s.head_dim, behind = s.kv_len - s.q_len, heads = s.heads();
   const double scale = x.scale;
   const std::vector<double> q = x.q.values(), k = x.k_tensor().values(), v = x.v_tensor().values(),

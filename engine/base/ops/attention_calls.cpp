@@ -1,6 +1,8 @@
 // Cutting attention into calls of one head stride, and pricing them.
 #include "engine/base/ops/attention_calls.h"
 
+#include <algorithm>
+
 namespace thinwire {
 namespace {
 
@@ -24,21 +26,30 @@ int64_t share_of(int64_t n, size_t bytes_each, size_t most, int64_t floats) {
   return share;
 }
 
+// Which keys the queries see, as the library can be told; false: otherwise.
+bool known_form(const AttentionShape& s, bool& causal) {
+  causal = s.behind() == s.kv_len - s.q_len && s.behind() >= 0;
+  if (!s.part()) return s.q_len == s.kv_len;
+  return causal || s.behind() >= s.kv_len - 1;
+}
+
 // Both ops have the same members for what matters here.
 template <typename Op>
 bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, AttentionCalls& calls) {
   const AttentionShape& s = op.shape;
+  AttentionCall c;
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return false;
-  if (s.part() || op.first_keys || op.window >= 0 || s.q_len != s.kv_len || s.q_len < 2 || s.head_dim % 8 != 0 ||
-      (op.dropout.p > 0.0f && s.kv_len % 8 != 0) || s.batch == 0)
+  if (!known_form(s, c.causal) || op.first_keys || op.window >= 0 || s.q_len < 2 || s.kv_len < 2 ||
+      s.head_dim % 8 != 0 || s.batch == 0 || (op.keys_at_once > 0 && op.keys_at_once < s.kv_len))
     return false;
+  if (op.dropout.p > 0.0f && (s.part() || s.kv_len % 8 != 0)) return false;
   if (!multiples_of_8(op.q_at) || !multiples_of_8(op.k_at) || !multiples_of_8(op.v_at)) return false;
   for (const View& v : {op.q, op.k, op.v, op.out, op.lse}) {
     if (!aligned(v)) return false;
   }
   const int64_t d = s.head_dim, m = s.heads_per_group, width = s.heads() * d;
-  AttentionCall c;
-  c.length = s.q_len, c.head_dim = d, c.dtype = op.q.dtype, c.scale = op.scale;
+  c.q_len = s.q_len, c.kv_len = s.kv_len, c.head_dim = d, c.dtype = op.q.dtype, c.scale = op.scale;
+  c.part = s.part(), c.written = s.part() && (m == 1 || !backward) ? DType::f32 : op.q.dtype;
   c.dropout = op.dropout.p;
   c.backward = backward, c.deterministic = deterministic, c.statistics = static_cast<bool>(op.lse);
   // A sample's groups: as heads of a batch of samples, or as the batch themselves.
@@ -98,7 +109,7 @@ bool attention_calls(const AttentionBackward& op, bool deterministic, size_t mos
   for (const View& v : {op.dout, op.dq, op.dk, op.dv}) {
     if (!aligned(v)) return false;
   }
-  return !op.add_dq && !op.add_dkv && cut(op, true, deterministic, most_bytes, calls);
+  return cut(op, true, deterministic, most_bytes, calls);
 }
 
 QkvLayout qkv_layout(int64_t groups, int64_t heads_per_group, int64_t head_dim, bool apart) {
@@ -119,14 +130,45 @@ AttentionBackward packed_attention(DType dtype, int64_t batch, int64_t length, i
   return op;
 }
 
+void take_part(AttentionBackward& op, int64_t keys, int64_t behind) {
+  AttentionShape& s = op.shape;
+  s.kv_len = keys, s.first_query = behind, s.length = std::max(behind + s.q_len, keys);
+  const int64_t d = s.head_dim, row = s.groups * 2 * d;
+  op.k_at = {0, keys * row, row, 2 * d, 0}, op.v_at = op.k_at;
+  op.v_at.offset = d;
+}
+
 size_t attention_workspace(const AttentionCall& c) {
   const auto padded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
   const int64_t rows = c.batch * c.q_heads;
   const auto number = static_cast<int64_t>(size_of(c.dtype));
   const int64_t scores =
-      c.deterministic ? number * padded(c.length, 64) * padded(c.length, 128) : 4 * c.length * (c.head_dim + 1);
-  const int64_t full_heads = c.q_heads > c.kv_heads ? 2 * number * c.length * c.head_dim : 0;
+      c.deterministic ? number * padded(c.q_len, 64) * padded(c.kv_len, 128) : 4 * c.q_len * (c.head_dim + 1);
+  const int64_t full_heads = c.q_heads > c.kv_heads ? 2 * number * c.kv_len * c.head_dim : 0;
   return static_cast<size_t>(rows * (scores + full_heads));
+}
+
+AttentionPart attention_part(const AttentionCall& c) {
+  AttentionPart p;
+  if (!c.part) return p;
+  const auto take = [&](int64_t numbers, size_t bytes_each) {
+    const size_t at = p.bytes;
+    p.bytes += (static_cast<size_t>(numbers) * bytes_each + 511) / 512 * 512;
+    return at;
+  };
+  const size_t each = size_of(c.written);
+  p.q = take(c.batch * c.q_len * c.q_heads * c.head_dim, each);
+  if (!c.backward) {
+    p.lse = take(c.batch * c.q_heads * c.q_len, sizeof(float));
+    return p;
+  }
+  p.k = take(c.batch * c.kv_len * c.kv_heads * c.head_dim, each);
+  p.v = take(c.batch * c.kv_len * c.kv_heads * c.head_dim, each);
+  return p;
+}
+
+AttentionCall::Strides packed_strides(int64_t length, int64_t heads, int64_t head_dim) {
+  return {length * heads * head_dim, head_dim, heads * head_dim};
 }
 
 size_t attention_bit_bytes(const AttentionShape& s) {
@@ -142,7 +184,7 @@ AttentionKept attention_kept(const AttentionCall& c) {
 }
 
 size_t attention_mask_bytes(const AttentionCall& c) {
-  return c.dropout > 0.0f ? static_cast<size_t>(c.batch * c.q_heads * c.length * c.length) * size_of(c.dtype) : 0;
+  return c.dropout > 0.0f ? static_cast<size_t>(c.batch * c.q_heads * c.q_len * c.kv_len) * size_of(c.dtype) : 0;
 }
 
 }  // namespace thinwire

@@ -15,9 +15,14 @@ namespace thinwire {
 // One call of the library. Equality of all members means that the same plan serves.
 struct AttentionCall {
   using Strides = std::array<int64_t, 3>;  // of batch, head and token in elements; d itself is contiguous
-  int64_t batch = 0, length = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
-  Strides q{}, k{}, v{}, o{};  // lse: [batch, q_heads, length], contiguous
+  int64_t batch = 0, q_len = 0, kv_len = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
+  // The last query sees all keys, and each one before it a key less; else every query sees all keys.
+  bool causal = true;
+  Strides q{}, k{}, v{}, o{};  // lse: [batch, q_heads, q_len], contiguous
   DType dtype = DType::bf16;
+  // A part (AttentionShape::part) is written beside the op's tensors, as `written` (attention_part).
+  bool part = false;
+  DType written = DType::bf16;
   float scale = 1.0f;
   float dropout = 0.0f;  // the probability; above 0 a call reads a mask (attention_mask_bytes)
   bool backward = false, statistics = true, deterministic = true;
@@ -39,10 +44,13 @@ struct AttentionCalls {
 // the q heads of a group lie between keys, the groups of one sample take the place of its batch - q heads of a group
 // over the one k and v they share - in a call per sample.
 //
-// False: not for the library (fp32, masks, decoding with a cache, one token, sizes or addresses that are no multiples
-// of 16 bytes; of lse, and with dropout of rows of masks, too, at every call). Masks of dropout and what the
-// deterministic backward pass keeps are T^2 per head: calls are cut by samples, then by groups, until one takes at most
-// `most_bytes` of them, or none can be cut further.
+// A part is for the library where all queries see all of its keys, or where the last query does and each one before it
+// sees a key less (as many keys as queries, or more). Its keys_at_once are several ops (for_key_parts).
+//
+// False: not for the library (fp32, masks, decoding with a cache, dropout in parts, other parts, one token, sizes or
+// addresses that are no multiples of 16 bytes; of lse, and with dropout of rows of masks, too, at every call). Masks of
+// dropout and what the deterministic backward pass keeps are T^2 per head: calls are cut by samples, then by groups,
+// until one takes at most `most_bytes` of them, or none can be cut further.
 bool attention_calls(const AttentionForward& op, size_t most_bytes, AttentionCalls& calls);
 bool attention_calls(const AttentionBackward& op, bool deterministic, size_t most_bytes, AttentionCalls& calls);
 
@@ -57,6 +65,10 @@ QkvLayout qkv_layout(int64_t groups, int64_t heads_per_group, int64_t head_dim, 
 AttentionBackward packed_attention(DType dtype, int64_t batch, int64_t length, int64_t groups, int64_t heads_per_group,
                                    int64_t head_dim, bool apart);
 
+// Such an op against so many keys in front of it and in rows of their own, [k | v] of each group, as layers have it
+// that take parts of a sequence: query t sees none behind t + `behind`.
+void take_part(AttentionBackward& op, int64_t keys, int64_t behind);
+
 // Of one call: the whole batch of a 1B step at once, and little of a GPU's memory.
 inline constexpr size_t kAttentionWorkspace = size_t{5} << 29;
 
@@ -65,7 +77,21 @@ inline constexpr size_t kAttentionWorkspace = size_t{5} << 29;
 // where heads share them.)
 size_t attention_workspace(const AttentionCall& call);
 
-// The mask of one call: [batch, q_heads, length, length] of its type, attention_kept(call).mask where dropout keeps a
+// Memory of what a call over a part writes, in bytes from its begin: q is out or dq, [batch, q_len, q_heads, d], k and
+// v are dk and dv, [batch, kv_len, kv_heads, d], of call.written each; lse as the op's. All 0 for a call that is no
+// part.
+//
+// cuDNN overwrites, and knows one type for all that it writes. So a part is written here, in fp32 where the library has
+// a plan for that (cuDNN 9.19: but for gradients of heads that share keys), else in the operands' type - one rounding
+// more of every part's out, dq, dk and dv - and then merged or added (attention_merge_cuda, attention_add_cuda).
+struct AttentionPart {
+  size_t q = 0, k = 0, v = 0, lse = 0, bytes = 0;
+};
+AttentionPart attention_part(const AttentionCall& call);
+// Strides of [batch, length, heads, d].
+AttentionCall::Strides packed_strides(int64_t length, int64_t heads, int64_t head_dim);
+
+// The mask of one call: [batch, q_heads, q_len, kv_len] of its type, attention_kept(call).mask where dropout keeps a
 // probability, 0 elsewhere.
 size_t attention_mask_bytes(const AttentionCall& call);
 

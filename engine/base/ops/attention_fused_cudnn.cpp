@@ -40,32 +40,41 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   graph->set_io_data_type(c.dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  const std::vector<int64_t> q_dim = {c.batch, c.q_heads, c.length, c.head_dim},
-                             kv_dim = {c.batch, c.kv_heads, c.length, c.head_dim},
-                             lse_dim = {c.batch, c.q_heads, c.length, 1},
-                             lse_stride = {c.q_heads * c.length, c.length, 1, 1};
+  const std::vector<int64_t> q_dim = {c.batch, c.q_heads, c.q_len, c.head_dim},
+                             kv_dim = {c.batch, c.kv_heads, c.kv_len, c.head_dim},
+                             lse_dim = {c.batch, c.q_heads, c.q_len, 1},
+                             lse_stride = {c.q_heads * c.q_len, c.q_len, 1, 1};
   auto q = graph->tensor(tensor("q", kQ, q_dim, with_unit(c.q)));
   auto k = graph->tensor(tensor("k", kK, kv_dim, with_unit(c.k)));
   auto v = graph->tensor(tensor("v", kV, kv_dim, with_unit(c.v)));
   // cuDNN's own random numbers depend on its tiles; ours on the sample, the head, the query and the key.
   const auto number = [](float value) { return std::make_shared<Tensor_attributes>(value); };
   const float rest = attention_kept(c).rest;
-  const int64_t square = c.length * c.length;
+  const int64_t square = c.q_len * c.kv_len;
   std::shared_ptr<Tensor_attributes> mask;
   if (c.dropout > 0.0f)
     mask = graph->tensor(
-        tensor("mask", kMask, {c.batch, c.q_heads, c.length, c.length}, {c.q_heads * square, square, c.length, 1}));
-  const auto causal = [&](auto attributes, const char* name) {
-    return attributes.set_name(name)
-        .set_attn_scale(c.scale)
-        .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-        .set_diagonal_band_right_bound(0);
+        tensor("mask", kMask, {c.batch, c.q_heads, c.q_len, c.kv_len}, {c.q_heads * square, square, c.kv_len, 1}));
+  const auto masked = [&](auto attributes, const char* name) {
+    attributes.set_name(name).set_attn_scale(c.scale);
+    const auto corner = c.kv_len > c.q_len ? fe::DiagonalAlignment_t::BOTTOM_RIGHT : fe::DiagonalAlignment_t::TOP_LEFT;
+    if (c.causal) attributes.set_diagonal_alignment(corner).set_diagonal_band_right_bound(0);
+    return attributes;
   };
+  const auto writes = [&](const auto& result, Uid uid, std::vector<int64_t> dim, const AttentionCall::Strides& op,
+                          const AttentionCall::Strides& part) {
+    result->set_output(true).set_uid(uid).set_dim(std::move(dim)).set_stride(with_unit(c.part ? part : op));
+    if (c.part && c.written == DType::f32) result->set_data_type(fe::DataType_t::FLOAT);
+  };
+  const AttentionCall::Strides q_part = packed_strides(c.q_len, c.q_heads, c.head_dim),
+                               kv_part = packed_strides(c.kv_len, c.kv_heads, c.head_dim);
   if (!c.backward) {
-    auto attributes = causal(fe::graph::SDPA_attributes(), "attention").set_generate_stats(c.statistics);
+    auto attributes = masked(fe::graph::SDPA_attributes(), "attention").set_generate_stats(c.statistics);
+    // Without a mask the front end would pick kernels of another kind, which write no fp32.
+    if (c.part) attributes.set_implementation(fe::AttentionImplementation_t::COMPOSITE);
     if (mask) attributes.set_dropout(mask, number(rest));
     auto [o, lse] = graph->sdpa(q, k, v, attributes);
-    o->set_output(true).set_uid(kO).set_dim(q_dim).set_stride(with_unit(c.o));
+    writes(o, kO, q_dim, c.o, q_part);
     if (c.statistics)
       lse->set_output(true).set_uid(kLse).set_data_type(fe::DataType_t::FLOAT).set_dim(lse_dim).set_stride(lse_stride);
     return graph;
@@ -74,12 +83,12 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto d_o = graph->tensor(tensor("do", kDO, q_dim, with_unit(c.o)));
   auto lse = graph->tensor(tensor("lse", kLse, lse_dim, lse_stride).set_data_type(fe::DataType_t::FLOAT));
   auto attributes =
-      causal(fe::graph::SDPA_backward_attributes(), "attention_backward").set_deterministic_algorithm(c.deterministic);
+      masked(fe::graph::SDPA_backward_attributes(), "attention_backward").set_deterministic_algorithm(c.deterministic);
   if (mask) attributes.set_dropout(mask, number(rest), number(1.0f / rest));
   auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, d_o, lse, attributes);
-  dq->set_output(true).set_uid(kDQ).set_dim(q_dim).set_stride(with_unit(c.q));
-  dk->set_output(true).set_uid(kDK).set_dim(kv_dim).set_stride(with_unit(c.k));
-  dv->set_output(true).set_uid(kDV).set_dim(kv_dim).set_stride(with_unit(c.v));
+  writes(dq, kDQ, q_dim, c.q, q_part);
+  writes(dk, kDK, kv_dim, c.k, kv_part);
+  writes(dv, kDV, kv_dim, c.v, kv_part);
   return graph;
 }
 
@@ -99,12 +108,13 @@ class CudnnAttention final : public FusedAttention {
   bool forward(Exec& exec, const AttentionForward& op) override {
     AttentionCalls calls;
     if (!attention_calls(op, kAttentionWorkspace, calls)) return false;
-    const Plan& plan = plan_of(calls.call);
+    const Plan& plan = pick_plan(calls.call);
     if (!plan.graph) return false;
     for (const AttentionCalls::Start& start : calls.starts) {
       std::unordered_map<int64_t, void*> pointers = common(op, start);
       if (op.lse) pointers[kLse] = at(op.lse, start.lse);
-      execute(exec, plan, op, calls, start, pointers);
+      const std::byte* written = execute(exec, plan, op, calls, start, pointers);
+      if (calls.call.part) attention_merge_cuda(exec, op, calls, start, written);
     }
     return true;
   }
@@ -112,7 +122,7 @@ class CudnnAttention final : public FusedAttention {
   bool backward(Exec& exec, const AttentionBackward& op) override {
     AttentionCalls calls;
     if (!attention_calls(op, exec.deterministic, kAttentionWorkspace, calls)) return false;
-    const Plan& plan = plan_of(calls.call);
+    const Plan& plan = pick_plan(calls.call);
     if (!plan.graph) return false;
     for (const AttentionCalls::Start& start : calls.starts) {
       std::unordered_map<int64_t, void*> pointers = common(op, start);
@@ -121,7 +131,8 @@ class CudnnAttention final : public FusedAttention {
       pointers[kDQ] = at(op.dq, start.q);
       pointers[kDK] = at(op.dk, start.k);
       pointers[kDV] = at(op.dv, start.v);
-      execute(exec, plan, op, calls, start, pointers);
+      const std::byte* written = execute(exec, plan, op, calls, start, pointers);
+      if (calls.call.part) attention_add_cuda(exec, op, calls, start, written);
     }
     return true;
   }
@@ -137,6 +148,14 @@ class CudnnAttention final : public FusedAttention {
     return {{kQ, at(op.q, start.q)}, {kK, at(op.k, start.k)}, {kV, at(op.v, start.v)}, {kO, at(op.out, start.o)}};
   }
 
+  const Plan& pick_plan(AttentionCall& call) {
+    if (!wide_parts) call.written = call.dtype;
+    const Plan& plan = plan_of(call);
+    if (plan.graph || call.written == call.dtype) return plan;
+    call.written = call.dtype;
+    return plan_of(call);
+  }
+
   const Plan& plan_of(const AttentionCall& call) {
     const auto found = plans_.find(call);
     if (found != plans_.end()) return found->second;
@@ -150,15 +169,22 @@ class CudnnAttention final : public FusedAttention {
     int64_t bytes = 0;
     if (fault.is_good()) fault = plan.graph->get_workspace_size(bytes);
     plan.workspace = static_cast<size_t>(bytes);
-    const std::string what = "attention of length " + std::to_string(call.length) + ", " +
-                             std::to_string(call.q_heads) + "/" + std::to_string(call.kv_heads) + " heads of size " +
-                             std::to_string(call.head_dim) + ", batch " + std::to_string(call.batch) +
-                             (call.dropout > 0.0f ? ", dropout" : "") +
-                             (!call.backward       ? ", forward"
-                              : call.deterministic ? ", deterministic backward"
-                                                   : ", backward");
+    const std::string what =
+        "attention of length " + std::to_string(call.q_len) +
+        (call.part ? std::string(" over ") + (call.causal ? "the last of " : "all of ") + std::to_string(call.kv_len) +
+                         " keys into " + std::string(name_of(call.written))
+                   : std::string()) +
+        ", " + std::to_string(call.q_heads) + "/" + std::to_string(call.kv_heads) + " heads of size " +
+        std::to_string(call.head_dim) + ", batch " + std::to_string(call.batch) +
+        (call.dropout > 0.0f ? ", dropout" : "") +
+        (!call.backward       ? ", forward"
+         : call.deterministic ? ", deterministic backward"
+                              : ", backward");
     if (fault.is_bad()) {
-      attention_falls_back(what, fault.get_message());
+      if (call.written == call.dtype)
+        attention_falls_back(what, fault.get_message());
+      else
+        log_info(what + ": no plan, and so into " + std::string(name_of(call.dtype)) + ": " + fault.get_message());
       plan = {};
     } else {
       const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -168,23 +194,32 @@ class CudnnAttention final : public FusedAttention {
     return plans_.emplace(call, std::move(plan)).first->second;
   }
 
+  // Where a part has been written.
   template <typename Op>
-  void execute(Exec& exec, const Plan& plan, const Op& op, const AttentionCalls& calls,
-               const AttentionCalls::Start& start, std::unordered_map<int64_t, void*>& pointers) {
+  const std::byte* execute(Exec& exec, const Plan& plan, const Op& op, const AttentionCalls& calls,
+                           const AttentionCalls::Start& start, std::unordered_map<int64_t, void*>& pointers) {
     const cudaStream_t stream = stream_of(exec);
     const size_t mask = (attention_mask_bytes(calls.call) + 511) / 512 * 512;
-    std::byte* workspace = nullptr;
-    if (mask + plan.workspace > 0) workspace = state_.attention_scratch().take(mask + plan.workspace, stream);
+    const AttentionPart part = attention_part(calls.call);
+    const size_t bytes = mask + part.bytes + plan.workspace;
+    std::byte* const scratch = bytes > 0 ? state_.attention_scratch().take(bytes, stream) : nullptr;
     if (mask > 0) {
-      pointers[kMask] = workspace;
-      attention_mask_cuda(exec, op.dropout, op.shape, calls, start, workspace);
-      workspace += mask;
+      pointers[kMask] = scratch;
+      attention_mask_cuda(exec, op.dropout, op.shape, calls, start, scratch);
+    }
+    std::byte* const written = scratch + mask;
+    if (calls.call.part && calls.call.backward) {
+      pointers[kDQ] = written + part.q, pointers[kDK] = written + part.k, pointers[kDV] = written + part.v;
+    } else if (calls.call.part) {
+      pointers[kO] = written + part.q;
+      if (calls.call.statistics) pointers[kLse] = written + part.lse;
     }
     if (const cudnnStatus_t status = cudnnSetStream(handle_, stream); status != CUDNN_STATUS_SUCCESS) {
       throw Error(ExitCode::kInternal, std::string("cuDNN: cudnnSetStream: ") + cudnnGetErrorString(status));
     }
-    fe::error_t fault = plan.graph->execute(handle_, pointers, workspace);
+    fe::error_t fault = plan.graph->execute(handle_, pointers, written + part.bytes);
     if (fault.is_bad()) throw Error(ExitCode::kInternal, "cuDNN: attention failed: " + fault.get_message());
+    return written;
   }
 
   CudaState& state_;
@@ -212,13 +247,14 @@ std::string attention_support_fault(int sm, const std::string& device_json, cons
   const auto properties = std::make_shared<fe::DeviceProperties>();
   const std::vector<uint8_t> bytes(device_json.begin(), device_json.end());
   if (fe::error_t fault = properties->deserialize(bytes); fault.is_bad()) return fault.get_message();
+  AttentionBackward op =
+      packed_attention(q.dtype, q.batch, q.length, q.groups, q.heads_per_group, q.head_dim, q.heads_per_group > 1);
+  if (q.keys > 0) take_part(op, q.keys, q.causal ? q.keys - q.length : q.keys);
   AttentionCalls calls;
-  if (!attention_calls(
-          packed_attention(q.dtype, q.batch, q.length, q.groups, q.heads_per_group, q.head_dim, q.heads_per_group > 1),
-          q.deterministic, kAttentionWorkspace, calls))
-    return "not for the library";
+  if (!attention_calls(op, q.deterministic, kAttentionWorkspace, calls)) return "not for the library";
   AttentionCall& c = calls.call;
   c.backward = q.backward, c.statistics = true, c.dropout = q.dropout;
+  c.written = q.keys > 0 && q.wide ? DType::f32 : c.dtype;
   const std::shared_ptr<fe::graph::Graph> graph = make_graph(c, sm);
   graph->set_device_properties(properties);
   fe::error_t fault = graph->validate();

@@ -48,14 +48,14 @@ void attention_mask_cuda(Exec& exec, const Dropout& dropout, const AttentionShap
                          const AttentionCalls::Start& start, void* mask) {
   const AttentionCall& c = calls.call;
   DropoutPlan plan = make_dropout_plan(dropout, shape);
-  TW_CHECK(plan.active && !shape.part() && c.length % 8 == 0 && plan.first % 4 == 0, "a mask of length ", c.length);
+  TW_CHECK(plan.active && !c.part && c.q_len % 8 == 0 && plan.first % 4 == 0, "a mask of length ", c.q_len);
   plan.first += start.head * plan.per_head;
   plan.sample_ids += start.sample;
-  const int64_t per_sample = c.batch * c.q_heads / calls.samples * c.length * c.length;
+  const int64_t per_sample = c.batch * c.q_heads / calls.samples * c.q_len * c.q_len;
   CudaQueue queue(exec);
   with_storage(c.dtype, [&](auto type) {
     using T = decltype(type);
-    const MaskBody<T> body = {static_cast<T*>(mask), plan, c.length, per_sample, attention_kept(c).mask};
+    const MaskBody<T> body = {static_cast<T*>(mask), plan, c.q_len, per_sample, attention_kept(c).mask};
     launch_flat<2>(queue, "attention_mask", body, calls.samples * per_sample, aligned16(body.mask));
   });
 }

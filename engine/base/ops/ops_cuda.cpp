@@ -7,6 +7,7 @@
 
 #include "engine/base/device/cuda_check.h"
 #include "engine/base/ops/attention_fused.h"
+#include "engine/base/ops/attention_parts.h"
 #include "engine/base/ops/cuda_state.h"
 #include "engine/base/ops/matmul_plans_cuda.h"
 #include "engine/base/ops/op_list.h"
@@ -25,15 +26,21 @@ std::unique_ptr<OpState> make_cuda_state(Device& device) {
   return std::make_unique<CudaState>(device);
 }
 
-// Which attention runs: the fused one where it takes the shape, else our own kernels.
+// Which attention runs: the fused one where it takes the shape, else our own kernels; of keys_at_once part by part.
 void attention_forward_picked(Exec& exec, const AttentionForward& op) {
   FusedAttention* fused = state_of(exec).fused_attention();
-  if (fused == nullptr || !fused->forward(exec, op)) attention_forward_cuda(exec, op);
+  if (fused == nullptr) return attention_forward_cuda(exec, op);
+  for_key_parts(op, [&](const AttentionForward& part) {
+    if (!fused->forward(exec, part)) attention_forward_cuda(exec, part);
+  });
 }
 
 void attention_backward_picked(Exec& exec, const AttentionBackward& op) {
   FusedAttention* fused = state_of(exec).fused_attention();
-  if (fused == nullptr || !fused->backward(exec, op)) attention_backward_cuda(exec, op);
+  if (fused == nullptr) return attention_backward_cuda(exec, op);
+  for_key_parts(op, [&](const AttentionBackward& part) {
+    if (!fused->backward(exec, part)) attention_backward_cuda(exec, part);
+  });
 }
 
 constexpr OpTable make_table() {

@@ -21,6 +21,8 @@ constexpr ModelShape kModels[] = {
 // Attention of a long sequence, all at once (0) and in parts of so many tokens, as layers that take chunks call it.
 constexpr ModelShape kLongModel = {"4k", 1, 4096, 128, 4, 0};
 constexpr int64_t kParts[] = {0, 1024, 2048};
+constexpr ModelShape kLargeLongModel = {"64k", 1, 65536, 2048, 16, 0};
+constexpr int64_t kLargeParts[] = {0, 8192};
 // What a GPU is asked for at once.
 constexpr ModelShape kLargeModels[] = {{"124m_b32", 32, 1024, 768, 12, 50304},
                                        {"llama_1b_b8", 8, 2048, 2048, 32, 128256}};
@@ -179,11 +181,11 @@ std::vector<NamedCase> all_cases(bool large) {
       add("attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true); });
       list_memory_cases(s, t, list);
     }
-    for (int64_t part : kParts) {
-      if (large) break;
-      const std::string m = std::string(kLongModel.name) + (part > 0 ? ".parts_of_" + std::to_string(part) : ".whole");
-      add("attention_forward/" + m, [=](Workbench& w) { return attention_case(w, kLongModel, t, false, part); });
-      add("attention_backward/" + m, [=](Workbench& w) { return attention_case(w, kLongModel, t, true, part); });
+    const ModelShape& s = large ? kLargeLongModel : kLongModel;
+    for (int64_t part : large ? std::span<const int64_t>(kLargeParts) : kParts) {
+      const std::string m = std::string(s.name) + (part > 0 ? ".parts_of_" + std::to_string(part) : ".whole");
+      add("attention_forward/" + m, [=](Workbench& w) { return attention_case(w, s, t, false, part); });
+      add("attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true, part); });
     }
   }
   return list;

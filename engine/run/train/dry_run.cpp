@@ -233,26 +233,44 @@ void print_pipeline(std::string& out, const RunConfig& c, const std::vector<Stag
       mean_idle(simulate(plans, shape, node_costs(c))));
 }
 
-bool in_chunks(const RunConfig& config) {
-  return config.model.sequence_chunk > 0 && config.model.sequence_chunk < config.data.seq_length;
-}
-
-// A layer's attention on a rank as calls of cuDNN (attention_calls.h); false: it runs on our own kernels.
-bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
+// The largest attention that a layer of this rank asks for: of whole sequences, or of a part of one.
+AttentionBackward largest_attention(const RunConfig& config) {
   const ModelShard shard = layout_of(config, 0).shard;
   const ModelConfig local = shard.local();
-  AttentionBackward op =
-      packed_attention(config.model.dtype, config.data.micro_batch, config.data.seq_length, local.kv_heads,
-                       local.heads_per_group(), local.head_dim, shard.queries_apart());
+  const auto of = [&](int64_t batch, int64_t length) {
+    return packed_attention(config.model.dtype, batch, length, local.kv_heads, local.heads_per_group(), local.head_dim,
+                            shard.queries_apart());
+  };
+  const auto part_of = [&](int64_t queries, int64_t keys) {
+    AttentionBackward part = of(1, queries);
+    take_part(part, keys, keys - queries);
+    return part;
+  };
+  AttentionBackward op;
+  const BatchShape shape{config.data.micro_batch, config.data.seq_length};
+  if (config.model.sequence_chunk > 0) {
+    const int64_t chunk = work_rows(shard, shape);
+    op = part_of(chunk, chunk);
+  } else if (shard.cut.whole() || shard.exchanges_heads()) {
+    op = of(shape.batch, shape.length);
+  } else {  // the last run of the first rank: with a ring against another run, else against all keys
+    const int64_t run = shard.cut.of(0).back().count;
+    op = part_of(run, shard.sequence_way == SequenceWay::kRing ? run : shard.cut.length);
+  }
   op.dropout.p = config.model.attention_dropout, op.window = config.model.window;
-  return !in_chunks(config) && (shard.cut.whole() || shard.exchanges_heads()) &&
-         !config.data.documents.reset_attention &&
-         attention_calls(op, config.deterministic, kAttentionWorkspace, calls);
+  return op;
 }
 
-// Bytes of a cuDNN call: the workspace of its backward pass, and its dropout mask (attention_calls.h).
+// That as calls of cuDNN (attention_calls.h); false: it runs on our own kernels.
+bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
+  return !config.data.documents.reset_attention &&
+         attention_calls(largest_attention(config), config.deterministic, kAttentionWorkspace, calls);
+}
+
+// Bytes of a cuDNN call: the workspace of its backward pass, its dropout mask, and what it writes of a part
+// (attention_calls.h).
 size_t attention_scratch(const AttentionCall& call) {
-  return attention_workspace(call) + attention_mask_bytes(call);
+  return attention_workspace(call) + attention_mask_bytes(call) + attention_part(call).bytes;
 }
 
 // Bytes of the fp8 copies of linear layers' weights on the stage with most of them; none where weights are gathered for
@@ -277,12 +295,7 @@ size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
   AttentionCalls calls;
   const bool fused = fused_attention(config, calls);
-  const ModelShard shard = layout_of(config, 0).shard;
-  const AttentionShape shape =
-      packed_attention(config.model.dtype, config.data.micro_batch, config.data.seq_length, shard.local().kv_heads,
-                       shard.local().heads_per_group(), config.model.head_dim, false)
-          .shape;
-  const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(shape) : 0;
+  const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(largest_attention(config).shape) : 0;
   const size_t traffic =
       mesh_shape(config).ranks() > 1 ? static_cast<size_t>(DeviceTraffic::Options().scratch_bytes) + kProducts : 0;
   return kContext + kProducts + fp8_copies(config) + (fused ? attention_scratch(calls.call) : own) + traffic;
@@ -332,11 +345,10 @@ std::string why_own_attention(const RunConfig& config) {
   if (config.device != "cuda" || config.model.dtype == DType::f32 || fused_attention(config, calls)) return {};
   if (config.model.window != kNoWindow) return "sliding_window_width is set";
   if (config.data.documents.reset_attention) return "reset_attention_mask is set";
-  if (config.layout.context > 1) return "context_parallel_size cuts sequences";
-  if (in_chunks(config)) return "sequence_chunk_size cuts sequences";
-  if (config.model.attention_dropout > 0.0f && config.data.seq_length % 8 != 0)
-    return "attention_dropout with a seq_length that is no multiple of 8";
-  return "the head size is no multiple of 8, or heads x seq_length none of 4";
+  const bool cut = largest_attention(config).shape.part(), dropout = config.model.attention_dropout > 0.0f;
+  if (cut && dropout) return "attention_dropout in sequences that sequence_chunk_size or context_parallel_size cuts";
+  if (dropout && config.data.seq_length % 8 != 0) return "attention_dropout with a seq_length that is no multiple of 8";
+  return "the head size is no multiple of 8, or heads x tokens at a time none of 4";
 }
 
 size_t process_overhead(const RunConfig& config) {
@@ -404,8 +416,8 @@ std::string dry_run_text(const RunConfig& config) {
                   : "precision: %s compute, fp32 master weights, gradients and optimizer state\n",
               std::string(name_of(m.dtype)).c_str());
   if (AttentionCalls calls; c.device == "cuda" && fused_attention(c, calls))
-    out += printed("attention: cuDNN's, %zu calls a pass and layer, %.1f MiB of scratch\n", calls.starts.size(),
-                   mib(static_cast<double>(attention_scratch(calls.call))));
+    out += printed("attention: cuDNN's, %zu calls a pass and %s, %.1f MiB of scratch\n", calls.starts.size(),
+                   calls.call.part ? "part" : "layer", mib(static_cast<double>(attention_scratch(calls.call))));
   else if (const std::string why = why_own_attention(c); !why.empty())
     out += printed("attention: our own kernels, which are slower than cuDNN's: %s\n", why.c_str());
   out += printed("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and step\n",

@@ -126,6 +126,7 @@ void TokenStore::Held::close() {
   if (store_ == nullptr) return;
   Buffer& b = store_->buffers_[static_cast<size_t>(buffer_)];
   --b.held;
+  if (store_->place_) store_->place_->used(buffer_);
   if (dirty_) store_->start(b, true);
   store_ = nullptr;
 }

@@ -21,7 +21,8 @@ class SpillFile final : public SpillPlace {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // The memory is the host's, where work is done when it is queued. Nobody touches it until wait() has returned.
+  void used(int) override {}  // the memory is the host's, where work is done when it is queued
+  // Nobody touches the memory until wait() has returned.
   void start(int request, bool write, void* memory, size_t bytes, uint64_t offset) override;
   // Blocks until it is done, whoever comes next.
   std::optional<Clock::time_point> wait(int request, Next next) override;

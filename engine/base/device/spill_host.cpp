@@ -48,10 +48,14 @@ SpillHost::~SpillHost() {
   }
 }
 
+void SpillHost::used(int request) {
+  transfers_.at(static_cast<size_t>(request)).used = device_.mark(compute_);
+}
+
 void SpillHost::start(int request, bool write, void* memory, size_t bytes, uint64_t offset) {
   Transfer& t = transfers_.at(static_cast<size_t>(request));
   Stream& stream = write ? *out_ : *in_;
-  device_.mark(compute_).wait(stream);
+  t.used.wait(stream);
   t.write = write;
   for (size_t at = 0; at < bytes;) {  // a piece may end within
     const size_t place = static_cast<size_t>(offset) + at, first = place % piece_;
@@ -59,18 +63,21 @@ void SpillHost::start(int request, bool write, void* memory, size_t bytes, uint6
     const size_t count = std::min(bytes - at, piece.size() - first);
     TW_CHECK(count > 0, "a transfer of ", bytes, " bytes at ", offset);
     char *device = static_cast<char*>(memory) + at, *host = static_cast<char*>(piece.data()) + first;
-    t.ticket.wait(stream);
-    t.ticket =
+    t.moved.wait(stream);
+    t.moved =
         write ? device_.copy_to_host(host, device, count, stream) : device_.copy_to_device(device, host, count, stream);
     at += count;
   }
+  if (write) t.left = device_.mark(stream);
 }
 
 std::optional<SpillPlace::Clock::time_point> SpillHost::wait(int request, Next next) {
   Transfer& t = transfers_.at(static_cast<size_t>(request));
+  // Whoever gets the memory, what was written will be read into some other.
+  const bool alone = t.write && next == Next::kTransfer;
+  if (t.write) (alone ? t.moved : t.left).wait(*in_);
   // What was read and not used has to be over before its place is written, which comes behind the computation.
-  const bool alone = next == Next::kTransfer && t.write;
-  t.ticket.wait(alone ? *in_ : compute_);
+  if (!alone) t.moved.wait(compute_);
   return std::nullopt;
 }
 

@@ -22,6 +22,7 @@ class SpillHost final : public SpillPlace {
   SpillHost(const SpillHost&) = delete;
   SpillHost& operator=(const SpillHost&) = delete;
 
+  void used(int request) override;
   void start(int request, bool write, void* memory, size_t bytes, uint64_t offset) override;
   // Never blocks the host, and does not know when.
   std::optional<Clock::time_point> wait(int request, Next next) override;
@@ -29,7 +30,8 @@ class SpillHost final : public SpillPlace {
 
  private:
   struct Transfer {
-    Ticket ticket;
+    Ticket used;         // the last work on the memory
+    Ticket moved, left;  // left: of a write, for who reads its place
     bool write = false;
   };
   Device& device_;

@@ -16,8 +16,9 @@ class SpillPlace {
   static constexpr size_t kBlock = 4096;
 
   virtual ~SpillPlace() = default;
-  // Starts transfer `request`, behind the work on its memory that is queued so far. The one of that number before it
-  // has been waited for.
+  // The computation has queued work on the memory of transfer `request`: transfers started later come behind it.
+  virtual void used(int request) = 0;
+  // Starts transfer `request`. The one of that number before it has been waited for.
   virtual void start(int request, bool write, void* memory, size_t bytes, uint64_t offset) = 0;
   // Who comes behind a transfer: the computation, or nothing but transfers that are started later.
   enum class Next { kCompute, kTransfer };

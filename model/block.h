@@ -7,7 +7,7 @@
 //
 // In chunks (ModelConfig::sequence_chunk) a block takes some tokens of a sequence at a time from its input to its
 // output. Of all tokens there are what the recompute level keeps, the stream and its gradient [N,h], and one layer's
-// keys and values and their gradients, [N,w] with w = 2 * KV heads * d: token rows, in memory or on disk
+// keys and values and their gradients, [N,w] with w = 2 * KV heads * d: token rows, in memory or outside
 // (token_store.h). Where the level keeps q, k and v in memory keys are not copied, and gradients are of all three,
 // [N,qkv]. All else - norms, q, k and v, attention's result, the feed-forward part, and their gradients - is of
 // one chunk. A chunk's queries take the keys of the chunks up to theirs one after the other, results merged by their

@@ -13,6 +13,7 @@ enum class PositionKind { kLearned, kRotary, kNone };
 enum class ActivationKind { kGeluTanh, kGeluExact, kSwiglu };
 enum class InitMethod { kNormal, kScaledNormal, kSmallInit, kWangInit };
 enum class Recompute { kNone, kSelective, kFull };
+enum class Offload { kNone, kHost, kDisk };  // kHost: of a device whose memory is its own
 
 // Llama-3's scaling of the rotary frequencies, for contexts longer than the one trained on (make_rotary_tables).
 struct RopeScaling {
@@ -55,9 +56,9 @@ struct ModelConfig {
   float hidden_dropout = 0.0f;     // after the embedding, and on each branch before it joins the residual stream
   float attention_dropout = 0.0f;  // on the attention probabilities
   Recompute recompute = Recompute::kNone;
-  bool offload = false;        // what waits for its use, chunk by chunk, waits in a file (token_store.h)
-  int64_t sequence_chunk = 0;  // most tokens of a sequence that layers take at once (block.h); 0: all
-  DType dtype = DType::f32;    // compute dtype: fp32, bf16, fp16
+  Offload offload = Offload::kNone;  // where what waits for its use, chunk by chunk, waits (token_store.h)
+  int64_t sequence_chunk = 0;        // most tokens of a sequence that layers take at once (block.h); 0: all
+  DType dtype = DType::f32;          // compute dtype: fp32, bf16, fp16
   bool fp8 = false;  // products of linear layers, but for the head's, round their operands to fp8 (Matmul::fp8)
   // Logits are made for as many rows at once as fit in so many bytes, 16 rows at least.
   int64_t head_chunk_bytes = int64_t{64} << 20;

@@ -13,14 +13,14 @@ int buffers_of(TokenStore::Kind kind) {
 }
 
 int64_t whole_blocks(int64_t bytes) {
-  constexpr auto block = static_cast<int64_t>(SpillFile::kBlock);
+  constexpr auto block = static_cast<int64_t>(SpillPlace::kBlock);
   return (bytes + block - 1) / block * block;
 }
 
 }  // namespace
 
 TokenStore::TokenStore(const ModelShard& shard, const BatchShape& shape)
-    : spills_(shard.whole.offload), tokens_(shape.tokens()), rows_(work_rows(shard, shape)) {
+    : offload_(shard.whole.offload), tokens_(shape.tokens()), rows_(work_rows(shard, shape)) {
   chunks_ = list_chunks(shard, shape);
   ModelShard uncut = shard;
   uncut.cut = {};
@@ -30,17 +30,17 @@ TokenStore::TokenStore(const ModelShard& shard, const BatchShape& shape)
 TokenStore::~TokenStore() = default;
 
 TokenRows TokenStore::add(Kind kind, DType dtype, int64_t cols, Arena& arena, MemoryCategory category) {
-  if (!spills_) return {arena.take(category, dtype, {tokens_, cols})};
+  if (!spills()) return {arena.take(category, dtype, {tokens_, cols})};
   Tensor t{kind, dtype, cols};
   t.bytes = whole_blocks(rows_ * cols * static_cast<int64_t>(size_of(dtype)));
-  t.place = static_cast<uint64_t>(file_bytes_);
-  file_bytes_ += t.bytes * static_cast<int64_t>(chunks_.size());
+  t.place = static_cast<uint64_t>(room_);
+  room_ += t.bytes * static_cast<int64_t>(chunks_.size());
   tensors_.push_back(t);
   return {{}, static_cast<int>(tensors_.size()) - 1};
 }
 
-void TokenStore::begin(Arena& arena, const std::string& directory) {
-  if (!spills_) return;
+void TokenStore::begin(Arena& arena, const MakePlace& make) {
+  if (!spills()) return;
   TW_CHECK(buffers_.empty(), "the store has begun");
   for (Kind kind : {Kind::kStream, Kind::kKept, Kind::kKeys, Kind::kKeyGradients}) {
     int64_t bytes = 0, chunks = 0;
@@ -52,9 +52,8 @@ void TokenStore::begin(Arena& arena, const std::string& directory) {
     for (int64_t i = 0; bytes > 0 && i < std::min<int64_t>(chunks, buffers_of(kind)); ++i)
       buffers_.push_back({kind, arena.take(MemoryCategory::kActivations, DType::u8, {bytes}).data});
   }
-  if (!directory.empty())
-    file_ =
-        std::make_unique<SpillFile>(directory, static_cast<uint64_t>(file_bytes_), static_cast<int>(buffers_.size()));
+  if (offload_ == Offload::kHost) arena.count_host(room_);
+  if (make) place_ = make(static_cast<uint64_t>(room_), static_cast<int>(buffers_.size()));
 }
 
 int TokenStore::find(int tensor, int64_t chunk) const {
@@ -66,22 +65,22 @@ int TokenStore::find(int tensor, int64_t chunk) const {
 void TokenStore::start(Buffer& b, bool write) {
   const Tensor& t = tensors_[static_cast<size_t>(b.tensor)];
   (write ? written_ : read_back_) += t.bytes;
-  if (!file_) return;
+  if (!place_) return;
   if (sink_ != nullptr) b.started = SpillSink::Clock::now();
   b.moving = true, b.writing = write;
-  file_->start(number_of(b), write, b.memory, static_cast<size_t>(t.bytes),
-               t.place + static_cast<uint64_t>(b.chunk * t.bytes));
+  place_->start(number_of(b), write, b.memory, static_cast<size_t>(t.bytes),
+                t.place + static_cast<uint64_t>(b.chunk * t.bytes));
 }
 
-void TokenStore::settle(Buffer& b) {
+void TokenStore::settle(Buffer& b, SpillPlace::Next next) {
   if (!b.moving) return;
   b.moving = false;
   const auto from = sink_ != nullptr ? SpillSink::Clock::now() : SpillSink::Clock::time_point{};
-  const auto done = file_->wait(number_of(b));
-  if (sink_ == nullptr || b.started == SpillSink::Clock::time_point{}) return;
+  const auto done = place_->wait(number_of(b), next);
+  if (!done || sink_ == nullptr || b.started == SpillSink::Clock::time_point{}) return;
   const int64_t bytes = tensors_[static_cast<size_t>(b.tensor)].bytes;
-  sink_->spilled(b.writing ? "write" : "read", bytes, b.started, done);
-  if (done > from) sink_->waited_for_spill(b.writing ? "write" : "read", bytes, from, done);
+  sink_->spilled(b.writing ? "write" : "read", bytes, b.started, *done);
+  if (*done > from) sink_->waited_for_spill(b.writing ? "write" : "read", bytes, from, *done);
 }
 
 // The buffer of a chunk that is not in memory: that of the one used longest ago.
@@ -91,7 +90,7 @@ int TokenStore::load(int tensor, int64_t chunk, bool content) {
   for (Buffer& b : buffers_)
     if (b.kind == kind && b.held == 0 && (oldest == nullptr || b.used < oldest->used)) oldest = &b;
   TW_CHECK(oldest != nullptr, "more chunks are open than there is memory for");
-  settle(*oldest);
+  settle(*oldest, content ? SpillPlace::Next::kTransfer : SpillPlace::Next::kCompute);
   oldest->tensor = tensor, oldest->chunk = chunk, oldest->used = ++clock_;
   if (content) start(*oldest, false);
   return number_of(*oldest);
@@ -127,6 +126,7 @@ void TokenStore::Held::close() {
   if (store_ == nullptr) return;
   Buffer& b = store_->buffers_[static_cast<size_t>(buffer_)];
   --b.held;
+  if (store_->place_) store_->place_->used(buffer_);
   if (dirty_) store_->start(b, true);
   store_ = nullptr;
 }

@@ -1,5 +1,5 @@
 // What layers hold of all tokens while they take them chunk by chunk (ModelConfig::sequence_chunk): in memory, or out
-// in a file with a few chunks of it in memory (ModelConfig::offload).
+// in another place with a few chunks of it in memory (ModelConfig::offload).
 //
 // A chunk is opened, used and closed; while it is open its memory stays. One that was written goes out when it is
 // closed, and what will be wanted next can be fetched ahead: both behind the computation. Chunks stay in memory until
@@ -7,14 +7,14 @@
 // these are follows from the order of the calls alone: bytes moved are the same in every run, and in a rehearsal.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/base/device/spill_file.h"
+#include "engine/base/device/spill_place.h"
 #include "model/activations.h"
 
 namespace thinwire {
@@ -27,10 +27,10 @@ struct TokenRows {
   int tensor = -1;
 };
 
-// Hears of every transfer, and how long somebody stood still for one. Names are static text.
+// Hears of every transfer whose times the host knows, and how long it stood still for one. Names are static text.
 class SpillSink {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = SpillPlace::Clock;
   virtual ~SpillSink() = default;
   virtual void spilled(const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to) = 0;
   virtual void waited_for_spill(const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to) = 0;
@@ -46,7 +46,7 @@ class TokenStore {
   TokenStore(const TokenStore&) = delete;
   TokenStore& operator=(const TokenStore&) = delete;
 
-  bool spills() const { return spills_; }
+  bool spills() const { return offload_ != Offload::kNone; }
   // This rank's tokens, and all tokens whose keys it sees, in the order of rows; the same unless ranks share sequences.
   const std::vector<TokenChunk>& chunks() const { return chunks_; }
   const std::vector<TokenChunk>& keys() const { return keys_; }
@@ -54,11 +54,13 @@ class TokenStore {
 
   // A tensor of this rank's tokens. `category`: of what is in memory.
   TokenRows add(Kind kind, DType dtype, int64_t cols, Arena& arena, MemoryCategory category);
-  // Behind the last add, where it spills: takes the memory, and room in `directory`; empty: nothing is moved, only
-  // counted. Throws Error(kIo).
-  void begin(Arena& arena, const std::string& directory);
-  std::string description() const { return file_ ? file_->description() : std::string(); }
-  int64_t file_bytes() const { return file_bytes_; }
+  // Makes the place where chunks wait: room in bytes, and how many transfers are under way at most.
+  using MakePlace = std::function<std::unique_ptr<SpillPlace>(uint64_t room, int requests)>;
+  // Behind the last add, where it spills: takes the memory, and the place; nullptr: nothing is moved, only counted.
+  // Throws what `make` throws.
+  void begin(Arena& arena, const MakePlace& make);
+  std::string description() const { return place_ ? place_->description() : std::string(); }
+  int64_t room() const { return room_; }
   // Moved since begin().
   int64_t written() const { return written_; }
   int64_t read_back() const { return read_back_; }
@@ -92,7 +94,7 @@ class TokenStore {
   struct Tensor {
     Kind kind;
     DType dtype;
-    int64_t cols = 0, bytes = 0;  // of a chunk in the file
+    int64_t cols = 0, bytes = 0;  // of a chunk outside
     uint64_t place = 0;
   };
   struct Buffer {
@@ -108,16 +110,16 @@ class TokenStore {
   int find(int tensor, int64_t chunk) const;
   int load(int tensor, int64_t chunk, bool content);
   void start(Buffer& buffer, bool write);
-  void settle(Buffer& buffer);
+  void settle(Buffer& buffer, SpillPlace::Next next = SpillPlace::Next::kCompute);
   int number_of(const Buffer& buffer) const { return static_cast<int>(&buffer - buffers_.data()); }
 
-  bool spills_;
+  Offload offload_;
   int64_t tokens_, rows_;
   std::vector<TokenChunk> chunks_, keys_;
   std::vector<Tensor> tensors_;
   std::vector<Buffer> buffers_;
-  std::unique_ptr<SpillFile> file_;
-  int64_t file_bytes_ = 0, written_ = 0, read_back_ = 0;
+  std::unique_ptr<SpillPlace> place_;
+  int64_t room_ = 0, written_ = 0, read_back_ = 0;
   uint64_t clock_ = 0;
   SpillSink* sink_ = nullptr;
 };

@@ -44,7 +44,13 @@ TEST(LayoutConfigBad, ChunksOfTokens) {
       {"with split backward passes",
        with("\"pipe_parallel_size\": 2, \"schedule\": \"zb_h1\", \"sequence_chunk_size\": 8"),
        {"sequence_chunk_size: schedule zb_h1 keeps gradients of all tokens"}},
-      {"on a GPU", with("\"device\": \"cuda\", \"activation_offload\": \"host\""), {"activation_offload: is for CPUs"}},
+      {"disk of a GPU",
+       with("\"device\": \"cuda\", \"activation_offload\": \"disk\""),
+       {"activation_offload: disk is for CPUs", "say host"}},
+      {"host under sequence parallelism",
+       with("\"device\": \"cuda\", \"model_parallel_size\": 2, \"sequence_parallel\": true,\n"
+            "\"activation_offload\": \"host\""),
+       {"a.json:4:23: activation_offload: ", "say sequence_parallel false"}},
       {"another word", with("\"sequence_chunk_size\": \"all\""), {"sequence_chunk_size: ", "allowed: auto"}},
       {"negative", with("\"sequence_chunk_size\": -1"), {"-1 is out of bounds"}},
       {"another place", with("\"activation_offload\": \"tape\""), {"none | host | disk"}},
@@ -63,10 +69,10 @@ TEST(LayoutConfig, ChunksOfTokens) {
   EXPECT_EQ(longer.sequence_chunk % 64, 0);
   // A sequence is one chunk on disk unless chunks are asked for.
   EXPECT_EQ(model("\"activation_offload\": \"disk\"").sequence_chunk, 32);
-  EXPECT_TRUE(model("\"activation_offload\": \"disk\"").offload);
+  EXPECT_EQ(model("\"activation_offload\": \"disk\"").offload, Offload::kDisk);
   EXPECT_EQ(model("\"activation_offload\": \"disk\", \"sequence_chunk_size\": 8").sequence_chunk, 8);
   const ResolvedConfig host = resolved("\"activation_offload\": \"host\"");
-  EXPECT_FALSE(host.run.model.offload);
+  EXPECT_EQ(host.run.model.offload, Offload::kNone);
   EXPECT_TRUE(noted(host, "activation_offload", "already"));
   // DeepSpeed's flags.
   EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true, \"ds_sequence_parallel_fpdt_chunk_size\": 16").sequence_chunk,
@@ -74,6 +80,13 @@ TEST(LayoutConfig, ChunksOfTokens) {
   EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true").sequence_chunk, 65536);
   EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": false").sequence_chunk, 0);
   EXPECT_TRUE(noted(resolved("\"ds_sequence_parallel_fpdt_offloading\": true"), "activation_offload", "already"));
+  // On a GPU it means what it says.
+  for (const char* key : {"\"activation_offload\": \"host\"", "\"ds_sequence_parallel_fpdt_offloading\": true"}) {
+    const ResolvedConfig gpu = resolved(std::string("\"device\": \"cuda\", ") + key);
+    EXPECT_EQ(gpu.run.model.offload, Offload::kHost);
+    EXPECT_EQ(gpu.run.model.sequence_chunk, 32);
+    EXPECT_FALSE(noted(gpu, "activation_offload", ""));
+  }
 }
 
 TEST(LayoutConfigBad, TensorAndPipeline) {

@@ -47,6 +47,17 @@ TEST(MeshDevice, ShardedPlacements) {
   expect_same_bits({.family = "gpt2", .layers = 2, .dtype = "bf16"}, states, 4);
 }
 
+// Chunks wait in the host's memory, moved in the order of tickets. (MeshNccl has more layouts.)
+TEST(MeshDevice, OffloadedChunks) {
+  for (Layout layout :
+       {Layout{.accumulation = 2, .more = {"cuda_graphs=true"}}, Layout{.data = 2, .recompute = "full"}}) {
+    layout.fake_gpu = true;
+    const Model model{.family = "gpt2", .layers = 2, .dropout = 0.1};
+    EXPECT_TRUE(run(model, in_chunks(layout, true), 2, 3) == run(model, in_chunks(layout, false), 2, 3))
+        << layout.name();
+  }
+}
+
 TEST(MeshDevice, CodedSites) {
   Layout coded{.data = 2, .accumulation = 2};
   coded.more = {"compression.dp.gradient.codec=block_int", "compression.dp.gradient.bits=8",

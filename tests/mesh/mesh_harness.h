@@ -59,6 +59,32 @@ inline Layout zero(int stage, Layout layout) {
   return layout;
 }
 
+// Layouts in chunks, on a device whose chunks wait in the host's memory (offloaded) or not.
+struct ChunkedCase {
+  Model model;
+  Layout layout;
+  int samples;
+};
+inline std::vector<ChunkedCase> chunked_cases() {
+  const Model masked{.family = "gpt2", .layers = 3, .dropout = 0.1, .documents = true, .window = 9};
+  Layout shared = zero(3, {.data = 2, .context = 2, .recompute = "selective"});
+  return {
+      {masked, {.accumulation = 2, .recompute = "full"}, 4},
+      {kLlama, {.tensor = 2, .recompute = "selective"}, 2},
+      {kNeox, {.pipeline = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 4}, 4},
+      {{.family = "llama", .layers = 4, .dropout = 0.1},
+       {.pipeline = 2, .data = 2, .accumulation = 3, .recompute = "full"},
+       6},
+      {kTied, {.pipeline = 2, .schedule = "gpipe", .accumulation = 3}, 3},
+      {masked, shared, 4},
+  };
+}
+inline Layout in_chunks(Layout layout, bool offloaded) {
+  layout.more.insert(layout.more.end(), {"device=cuda", "sequence_chunk_size=5"});  // of 24 tokens
+  if (offloaded) layout.more.emplace_back("activation_offload=host");
+  return layout;
+}
+
 struct Curve {
   std::vector<double> loss, norm;  // norm: -1 in a step that is skipped
   std::vector<double> wire;        // bytes of all ranks in the last step, by site

@@ -81,6 +81,15 @@ TEST(MeshNccl, LongSequences) {
   });
 }
 
+// What waits in the host's memory comes back as it was, and moves what a rehearsal says (the harness counts).
+TEST(MeshNccl, OffloadedChunks) {
+  for (auto [model, layout, samples] : chunked_cases()) {
+    layout.fake_nccl = true;
+    const Curve kept = run(model, in_chunks(layout, false), samples, 2);
+    EXPECT_TRUE(run(model, in_chunks(layout, true), samples, 2) == kept) << layout.name();
+  }
+}
+
 TEST(MeshNccl, IsTakenWhereEveryRankHasAGpuOfItsOwn) {
   EXPECT_EQ(cannot_use_nccl({"a", "b", "c"}, Checksums::kNone), "");
   EXPECT_EQ(cannot_use_nccl({"a", "b", "a"}, Checksums::kNone), "ranks 0 and 2 share a GPU");

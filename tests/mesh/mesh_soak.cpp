@@ -67,13 +67,13 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   if (l.context > 1)
     l.more.push_back(std::string("cp_comm_type=") + (by_heads ? pick(random, {"all_gather", "a2a", "p2p", "p2p"})
                                                               : pick(random, {"all_gather", "p2p", "p2p"})));
-  // In chunks, in memory or on disk, where these are not refused.
+  // In chunks, in memory or outside (of a GPU: of the host), where these are not refused.
   if (random() % 3 == 0 && !(l.sequence_parallel && l.tensor > 1) && l.schedule != "zb_h1" &&
       (l.context == 1 || l.more.back() == "cp_comm_type=all_gather")) {
     l.more.push_back("sequence_chunk_size=" + std::to_string(1 + random() % 11));
-    const bool offloads = random() % 2 == 0;
-    if (offloads && std::getenv("THINWIRE_TEST_DEVICE") == nullptr)  // not on a GPU
-      l.more.emplace_back("activation_offload=disk");
+    if (random() % 2 == 0)
+      l.more.emplace_back(std::string("activation_offload=") +
+                          (std::getenv("THINWIRE_TEST_DEVICE") == nullptr ? "disk" : "host"));
   }
   if (const char* sums = pick(random, {"", "checksum=true", "checksum=between_nodes"}); *sums != '\0')
     l.more.emplace_back(sums);

@@ -2,7 +2,10 @@
 // chunk length, and its working memory grows with the sequence by what block.h says, and nothing else.
 #include <gtest/gtest.h>
 
+#include "engine/base/device/spill_file.h"
+#include "engine/base/device/spill_host.h"
 #include "tests/model/model_test_support.h"
+#include "tests/support/runner_gpu.h"
 
 namespace thinwire::testing::chunk_law_test {
 namespace {
@@ -16,7 +19,9 @@ struct Draw {
 
 // A model and one micro-batch, with documents of random lengths where it is asked for.
 struct ChunkBed : Bed {
-  ChunkBed(const ModelConfig& m, int64_t batch, uint32_t document_seed) : Bed(m, 2, batch), micro_(micro(true)) {
+  ChunkBed(const ModelConfig& m, int64_t batch, uint32_t document_seed,
+           std::unique_ptr<Device> place = make_cpu_device(), const OpTable& ops = cpu_ops())
+      : Bed(m, 2, batch, std::move(place), ops), micro_(micro(true)) {
     if (document_seed == 0) return;
     Draw draw{document_seed};
     micro_.first_keys = arena.take(MemoryCategory::kData, DType::i32, {shape.tokens()});
@@ -63,7 +68,7 @@ int64_t bytes_of(const ModelConfig& m, int64_t length, MemoryCategory category) 
   NoUnitEvents events;
   RotaryTables rotary;
   Stage stage(shard, 0, store, {1, length}, 1, ports, &rotary, scratch, events, 7, arena);
-  scratch.store->begin(arena, "");
+  scratch.store->begin(arena, nullptr);
   return static_cast<int64_t>(arena.plan()[category]);
 }
 
@@ -146,9 +151,11 @@ TEST_P(ChunkLaw, SameBitsWhereNothingIsReordered) {
   }
 }
 
-// What waits on disk comes back as it was: no bit changes, whatever the level, chunks and dtype.
+// What waits outside comes back as it was, from a file or from a device's host, where ops and copies run on threads of
+// their own: no bit changes, whatever the level, chunks and dtype.
 TEST_P(ChunkLaw, OffloadChangesNoBit) {
   int64_t read_back = 0;
+  test::Findings findings;
   for (uint32_t number = 0; number < 9; ++number) {
     Draw draw{5000 + 100 * static_cast<uint32_t>(GetParam()) + number};
     ModelConfig m = small_model(GetParam());
@@ -159,22 +166,44 @@ TEST_P(ChunkLaw, OffloadChangesNoBit) {
     if (draw(0, 2) == 0) m.window = draw(0, 80);
     m.sequence_chunk = draw(10, 64);
     const int64_t batch = draw(1, 2);
-    ChunkBed memory(m, batch, 0);
-    m.offload = true;
-    ChunkBed disk(m, batch, 0);
-    disk.scratch.store->begin(disk.arena, ::testing::TempDir());
-    for (int micro = 0; micro < 2; ++micro) EXPECT_EQ(disk.train(), memory.train());
-    EXPECT_EQ(disk.evaluate_all(), memory.evaluate_all());
+    const auto documents = static_cast<uint32_t>(draw(0, 2) == 0 ? 1000 + number : 0);
+    ChunkBed memory(m, batch, documents);
+    m.offload = Offload::kDisk;
+    ChunkBed disk(m, batch, documents);
+    disk.scratch.store->begin(disk.arena, [](uint64_t room, int requests) {
+      return std::make_unique<SpillFile>(::testing::TempDir(), room, requests);
+    });
+    m.offload = Offload::kHost;
+    auto gpu = std::make_unique<test::RunnerGpu>(findings, number + 1, 40);
+    const test::RunnerGpu& waited = *gpu;
+    ChunkBed host(m, batch, documents, std::move(gpu), test::queued_runner_ops());
+    host.scratch.store->begin(host.arena, [&](uint64_t room, int requests) {
+      return std::make_unique<SpillHost>(*host.device, *host.stream, room, requests, size_t{1} << 16);
+    });
+    for (int micro = 0; micro < 2; ++micro) {
+      const double loss = memory.train();
+      EXPECT_EQ(disk.train(), loss);
+      const int64_t waits = waited.host_waits();
+      EXPECT_EQ(host.train(), loss);
+      EXPECT_EQ(waited.host_waits(), waits + 1) << "for the loss alone";
+    }
+    const double loss = memory.evaluate_all();
+    EXPECT_EQ(disk.evaluate_all(), loss);
+    EXPECT_EQ(host.evaluate_all(), loss);
     EXPECT_EQ(disk.gradients(), memory.gradients()) << "case " << number;
+    EXPECT_EQ(host.gradients(), memory.gradients()) << "case " << number;
+    EXPECT_EQ(host.scratch.store->written(), disk.scratch.store->written());
+    EXPECT_EQ(host.scratch.store->read_back(), disk.scratch.store->read_back());
     read_back += disk.scratch.store->read_back();
   }
   EXPECT_GT(read_back, 1 << 20);
+  EXPECT_EQ(findings.text(), "");
 }
 
 // On disk nothing of all tokens is left in memory but the head's statistics, and that is what the plan says.
 TEST_P(ChunkLaw, OffloadedMemoryDoesNotGrow) {
   ModelConfig m = small_model(GetParam());
-  m.sequence_chunk = 256, m.head_chunk_bytes = 1 << 16, m.offload = true;
+  m.sequence_chunk = 256, m.head_chunk_bytes = 1 << 16, m.offload = Offload::kDisk;
   for (Recompute level : {Recompute::kNone, Recompute::kFull}) {
     m.recompute = level;
     const int64_t each = m.norm == NormKind::kLayerNorm ? 8 : 4;

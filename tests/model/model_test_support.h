@@ -27,12 +27,13 @@ inline ModelConfig small_model(int family) {
   return m;
 }
 
-// One rank's share of a model on the CPU, with one micro-batch of synthetic tokens: the same on every rank.
+// One rank's share of a model on the CPU, or on a device whose memory the host can touch as long as nothing is queued,
+// with one micro-batch of synthetic tokens: the same on every rank.
 struct RankBed {
   ModelConfig config;  // of the whole model
   ModelShard shard;
   BatchShape shape;
-  std::unique_ptr<Device> device = make_cpu_device();
+  std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream = device->make_stream();
   Exec exec;
   Arena arena{device.get()};
@@ -44,11 +45,13 @@ struct RankBed {
   View tokens, targets, weight, ids, scale, loss;
 
   RankBed(const ModelShard& share, Ports site_objects, UnitEvents& events, int threads, int64_t batch = 3,
-          int slots = 1, const StorePlacement& where = {})
+          int slots = 1, const StorePlacement& where = {}, std::unique_ptr<Device> place = make_cpu_device(),
+          const OpTable& ops = cpu_ops())
       : config(share.whole),
         shard(share),
         shape{batch, config.seq_length},
-        exec(make_exec(cpu_ops(), *device, *stream, threads)),
+        device(std::move(place)),
+        exec(make_exec(ops, *device, *stream, threads)),
         ports(std::move(site_objects)),
         store(shard, where, arena, true),
         rotary(make_rotary_tables(config, config.max_positions, arena, device.get(), stream.get())),
@@ -66,6 +69,7 @@ struct RankBed {
     loss = arena.take(MemoryCategory::kData, DType::f64, {1});
     store.initialize(exec, 99);
     disturb_vectors();
+    stream->synchronize();
     scale.as<float>()[0] = 1.0f;
     fill(0, 1.0f / static_cast<float>(n));
   }
@@ -105,12 +109,14 @@ struct RankBed {
     return {tokens, static_cast<const int64_t*>(ids.data), {targets, weight, training ? scale : View{}, loss}};
   }
   double take_loss() const {
+    stream->synchronize();
     const double sum = loss.as<double>()[0];
     loss.as<double>()[0] = 0.0;
     return sum;
   }
   // All gradients, tensor after tensor.
   std::vector<float> gradients() const {
+    stream->synchronize();
     std::vector<float> all;
     for (const ParamSpec& p : store.params()) {
       const View g = store.gradient(p.name);
@@ -122,8 +128,10 @@ struct RankBed {
 
 // One rank that holds everything.
 struct Bed : RankBed {
-  explicit Bed(const ModelConfig& c, int threads, int64_t batch = 3)
-      : RankBed(ModelShard::all_of(c), Ports(), nothing(), threads, batch), stage(*stages[0]) {}
+  explicit Bed(const ModelConfig& c, int threads, int64_t batch = 3, std::unique_ptr<Device> place = make_cpu_device(),
+               const OpTable& ops = cpu_ops())
+      : RankBed(ModelShard::all_of(c), Ports(), nothing(), threads, batch, 1, {}, std::move(place), ops),
+        stage(*stages[0]) {}
 
   double train_once() {
     stage.forward(exec, micro(true), 0);

@@ -45,7 +45,7 @@ TEST_P(SpillFileWays, WhatComesBackIsWhatWentOut) {
   std::vector<UnderWay> under_way(kRequests);
   const auto settle = [&](int request) {
     const UnderWay u = std::exchange(under_way[static_cast<size_t>(request)], {});
-    file.wait(request);
+    file.wait(request, SpillPlace::Next::kCompute);
     if (u.place < 0 || u.write) return;
     EXPECT_EQ(std::memcmp(memory.data + static_cast<size_t>(request) * kPlace,
                           expected[static_cast<size_t>(u.place)].data(), u.bytes),
@@ -113,19 +113,19 @@ TEST_P(SpillFileWays, NoRoomAndFailingWritesAreIoErrors) {
   Pages memory(64 * SpillFile::kBlock);
   SpillFile file(place, 64 * SpillFile::kBlock, 2, GetParam());
   file.start(0, true, memory.data, memory.bytes, 0);
-  file.wait(0);
+  file.wait(0, SpillPlace::Next::kCompute);
   {
     const FileLimit limit(16 * SpillFile::kBlock);
     file.start(1, true, memory.data, memory.bytes, 0);
-    const std::string what = refused([&] { file.wait(1); });
+    const std::string what = refused([&] { file.wait(1, SpillPlace::Next::kCompute); });
     EXPECT_NE(what.find("cannot write"), std::string::npos) << what;
     EXPECT_NE(what.find(place), std::string::npos) << what;
   }
   // Past the end of the file nothing can be read back.
   file.start(0, false, memory.data, memory.bytes, 32 * SpillFile::kBlock);
-  EXPECT_NE(refused([&] { file.wait(0); }).find("cannot read back"), std::string::npos);
+  EXPECT_NE(refused([&] { file.wait(0, SpillPlace::Next::kCompute); }).find("cannot read back"), std::string::npos);
   file.start(0, false, memory.data, memory.bytes, 0);  // and it goes on
-  file.wait(0);
+  file.wait(0, SpillPlace::Next::kCompute);
   for (const auto& entry : std::filesystem::directory_iterator(place))
     EXPECT_EQ(entry.path().filename().string().rfind("activations.", 0), std::string::npos) << entry.path();
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "engine/base/core/check.h"
 #include "engine/base/ops/op_list.h"
@@ -29,6 +30,14 @@ template <auto Entry, typename Op>
 void at_once(Exec& exec, const Op& op) {
   exec.stream.synchronize();
   (cpu_ops().*Entry)(exec, op);
+}
+template <auto Entry, typename Op>
+void later(Exec& exec, const Op& op) {
+  running(exec.stream).gpu().add(exec.stream, "op", {}, [&exec, op] { (cpu_ops().*Entry)(exec, op); });
+}
+template <auto Entry, typename Op>
+void run_later(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
+  table.*Entry = later<Entry, Op>;
 }
 template <auto Entry, typename Op>
 void run_at_once(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
@@ -100,6 +109,7 @@ class RunnerGpu::Passed final : public Operation {
     gpu_.add(stream, "wait", {}, [queue = queue_, count = count_] { queue->wait_for(count); });
   }
   void wait_on_host() override {
+    ++gpu_.host_waits_;
     queue_->wait_for(count_);
     const std::lock_guard lock(gpu_.mutex_);
     gpu_.join(gpu_.host_, clock_);
@@ -126,6 +136,7 @@ RunnerStream::~RunnerStream() {
 }
 
 void RunnerStream::synchronize() {
+  ++gpu_.host_waits_;
   uint64_t count = 0;
   {
     const std::lock_guard lock(queue_->mutex);
@@ -230,8 +241,21 @@ void RunnerGpu::release(void* memory, size_t) {
   std::free(memory);
 }
 
+bool RunnerGpu::owns_host(const void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto next = host_memory_.upper_bound(static_cast<const char*>(memory));
+  if (next == host_memory_.begin()) return false;
+  const auto& [first, bytes] = *std::prev(next);
+  return static_cast<const char*>(memory) < first + bytes;
+}
+
 Ticket RunnerGpu::copy_to_device(void* device, const void* host, size_t bytes, Stream& stream) {
   host_bytes_ += static_cast<int64_t>(bytes);
+  if (owns_host(host)) {
+    add(stream, "copy to the device", {{device, bytes, true}, {host, bytes, false}},
+        [=] { std::memcpy(device, host, bytes); });
+    return mark(stream);
+  }
   std::string now(static_cast<const char*>(host), bytes);
   add(stream, "copy to the device", {{device, bytes, true}},
       [device, now = std::move(now)] { std::memcpy(device, now.data(), now.size()); });
@@ -240,7 +264,9 @@ Ticket RunnerGpu::copy_to_device(void* device, const void* host, size_t bytes, S
 
 Ticket RunnerGpu::copy_to_host(void* host, const void* device, size_t bytes, Stream& stream) {
   host_bytes_ += static_cast<int64_t>(bytes);
-  add(stream, "copy to the host", {{device, bytes, false}}, [=] { std::memcpy(host, device, bytes); });
+  std::vector<Access> accesses = {{device, bytes, false}};
+  if (owns_host(host)) accesses.push_back({host, bytes, true});
+  add(stream, "copy to the host", accesses, [=] { std::memcpy(host, device, bytes); });
   return mark(stream);
 }
 
@@ -277,8 +303,23 @@ void RunnerGpu::copy_at_rest(void* to, const void* from, size_t bytes) {
 void* RunnerGpu::allocate_host(size_t bytes) {
   ++host_blocks_;
   void* memory = Device::allocate_host(bytes);
-  if (memory != nullptr) std::memset(memory, kGarbage, bytes);
+  if (memory == nullptr) return memory;
+  std::memset(memory, kGarbage, bytes);
+  const std::lock_guard lock(mutex_);
+  host_memory_[static_cast<char*>(memory)] = bytes;
   return memory;
+}
+
+void RunnerGpu::release_host(void* memory, size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    host_memory_.erase(static_cast<char*>(memory));
+  }
+  Device::release_host(memory, bytes);
+}
+
+void RunnerGpu::release_host_behind(void* memory, size_t bytes, Stream& stream) {
+  add(stream, "release", {}, [=, this] { release_host(memory, bytes); });
 }
 
 const OpTable& runner_gpu_ops() {
@@ -286,6 +327,18 @@ const OpTable& runner_gpu_ops() {
     OpTable t = cpu_ops();
     t.backend = "runner";
 #define TW_WRAP(entry) run_at_once<&OpTable::entry>(t, &OpTable::entry);
+    TW_FOR_EACH_OP(TW_WRAP)
+#undef TW_WRAP
+    return t;
+  }();
+  return table;
+}
+
+const OpTable& queued_runner_ops() {
+  static const OpTable table = [] {
+    OpTable t = cpu_ops();
+    t.backend = "queued";
+#define TW_WRAP(entry) run_later<&OpTable::entry>(t, &OpTable::entry);
     TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
     return t;

@@ -71,6 +71,8 @@ class RunnerGpu final : public Device {
   Ticket mark(Stream& stream) override;
   void copy_at_rest(void* to, const void* from, size_t bytes) override;
   void* allocate_host(size_t bytes) override;
+  void release_host(void* memory, size_t bytes) override;
+  void release_host_behind(void* memory, size_t bytes, Stream& stream) override;
   size_t memory_total() const override { return size_t{1} << 40; }
 
   // Queues work that touches this memory.
@@ -82,6 +84,10 @@ class RunnerGpu final : public Device {
   // Since the start: bytes copied to and from the host, and blocks of its memory that staging takes for them.
   int64_t host_bytes() const { return host_bytes_; }
   int64_t host_blocks() const { return host_blocks_; }
+  // How often the host stood still for what is queued.
+  int64_t host_waits() const { return host_waits_; }
+  // Waits of streams for one another that count for dropped_wait, since make().
+  int counted_waits() const { return waits_; }
 
  private:
   friend class RunnerStream;
@@ -108,6 +114,7 @@ class RunnerGpu final : public Device {
   void join(Clock& clock, const Clock& other);
   void wait_for_all();
   void look_for_races(const std::string& what, const Access& access, int stream);
+  bool owns_host(const void* memory);
 
   Findings& findings_;
   std::mt19937_64 random_;
@@ -119,7 +126,8 @@ class RunnerGpu final : public Device {
   std::vector<Clock> clocks_;  // by stream
   Clock host_;
   std::vector<Touched> touched_;
-  std::atomic<int64_t> host_bytes_{0}, host_blocks_{0};
+  std::map<const char*, size_t> host_memory_;
+  std::atomic<int64_t> host_bytes_{0}, host_blocks_{0}, host_waits_{0};
 };
 
 class RunnerStream final : public Stream {
@@ -139,5 +147,7 @@ class RunnerStream final : public Stream {
 
 // The CPU table for Execs on a RunnerStream: an op waits for what is queued before it and runs on the caller's thread.
 const OpTable& runner_gpu_ops();
+// An op runs on the stream's thread, some time later.
+const OpTable& queued_runner_ops();
 
 }  // namespace thinwire::test

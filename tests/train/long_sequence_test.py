@@ -61,6 +61,8 @@ class LongSequences(RunCase):
         path = self.config("dry", **LONG, **DISK)
         said = run_program("train", "--config", path, "--dry-run").out
         self.assertRegex(said, r"activations on disk: [0-9.]+ MiB of room, [0-9.]+ MiB written and [0-9.]+ MiB read back per step")
+        said = run_program("train", "--config", path, "--dry-run", "device=cuda", "activation_offload=host").out
+        self.assertRegex(said, r"activations in page-locked host memory: [0-9.]+ MiB of room, [0-9.]+ MiB written and [0-9.]+ MiB read back per step")
         self.assertNotIn("on disk", run_program("train", "--config", path, "--dry-run", "activation_offload=none").out)
 
     def test_hugging_face_beyond_4096_positions(self):

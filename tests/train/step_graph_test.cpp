@@ -122,6 +122,30 @@ TEST(StepGraph, SgdWithMomentum) {
   expect_same_bits({"pos_emb=learned", "optimizer.type=sgd", "optimizer.params.momentum=0.9"});
 }
 
+// Chunks that wait in the host's memory: passes are queued op by op, the rest is recorded, and no bit changes.
+TEST(StepGraph, ActivationsThatWaitOutside) {
+  for (const char* level : {"none", "full"}) {
+    std::vector<std::string> keys = {"device=cuda",
+                                     "pos_emb=rotary",
+                                     "norm=rmsnorm",
+                                     "activation=swiglu",
+                                     "num_kv_heads=2",
+                                     "precision=bf16",
+                                     "bias_gelu_fusion=false",
+                                     "no_weight_tying=true",
+                                     "cuda_graphs=true",
+                                     "sequence_chunk_size=5",
+                                     std::string("recompute_granularity=") + level};
+    FakeGpu kept_gpu, out_gpu;
+    const Trained kept = train(config_of(keys), kept_gpu, emulated_cuda_ops());
+    keys.emplace_back("activation_offload=host");
+    const Trained out = train(config_of(keys), out_gpu, emulated_cuda_ops());
+    expect_equal(kept, out);
+    EXPECT_EQ(out.replays, (kSteps - 2) + (out.updates - 2));
+    EXPECT_GT(kept.replays, out.replays);
+  }
+}
+
 // The comparison has teeth: an op that takes something of the step as a number, and not from memory, is found out.
 void careless_norm(Exec& exec, const NormForward& op) {
   NormForward own = op;

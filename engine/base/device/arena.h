@@ -28,6 +28,7 @@ std::string_view name_of(MemoryCategory category);
 // Bytes per category.
 struct MemoryPlan {
   std::array<size_t, static_cast<size_t>(MemoryCategory::kCount)> bytes{};
+  size_t host = 0;  // of the host, beside a device's own memory, which all else is; not in the total
   size_t total() const;
   size_t& operator[](MemoryCategory c) { return bytes[static_cast<size_t>(c)]; }
   size_t operator[](MemoryCategory c) const { return bytes[static_cast<size_t>(c)]; }
@@ -46,6 +47,7 @@ class Arena {
   View take(MemoryCategory category, DType dtype, std::initializer_list<int64_t> shape);
   // Memory that somebody else takes for as long.
   void count(MemoryCategory category, int64_t bytes) { plan_[category] += static_cast<size_t>(bytes); }
+  void count_host(int64_t bytes) { plan_.host += static_cast<size_t>(bytes); }
   const MemoryPlan& plan() const { return plan_; }
 
  private:

@@ -248,7 +248,7 @@ void SpillFile::start(int request, bool write, void* memory, size_t bytes, uint6
   engine_->start(request, t);
 }
 
-std::chrono::steady_clock::time_point SpillFile::wait(int request) {
+std::optional<SpillPlace::Clock::time_point> SpillFile::wait(int request, Next) {
   const Engine::Transfer t = engine_->wait(request);
   if (t.error == 0) return t.done;
   throw_io(std::string("cannot ") + (t.write ? "write" : "read back") + " activations in " + directory_ + ": " +

@@ -37,8 +37,9 @@ KeyTopic layout_keys() {
            .unit = "tokens"}),
       key("activation_offload", kStringKey, "\"none\"",
           "Where what layers hold of all tokens waits between its uses, chunk by chunk (sequence_chunk_size; 0: a "
-          "sequence is one). disk: a file of each rank under run_dir, without a name. host: the host's memory, where a "
-          "CPU has it anyway.",
+          "sequence is one). disk: on a CPU a file of each rank under run_dir, without a name. host: of a GPU, "
+          "page-locked "
+          "memory of the host (a CPU has it there anyway).",
           {.allowed = {"none", "host", "disk"}}),
       key.word("ds_sequence_parallel_fpdt_offloading", kBoolKey, "DeepSpeed: true is activation_offload host."),
       key.word("ds_sequence_parallel_fpdt", kBoolKey,

@@ -121,10 +121,10 @@ void Resolver::token_chunks() {
   }
   const char* offload = "activation_offload";
   if (!known({offload, "device", "seq_length"})) return;
-  if (!is(offload, "none") && is("device", "cuda"))
-    fail({offload}, "is for CPUs; on a GPU say none, with checkpoint_activations and sequence_chunk_size");
-  if (is(offload, "host")) note(offload, "a CPU has its activations in the host's memory already");
-  const bool spills = is(offload, "disk");
+  const bool gpu = is("device", "cuda");
+  if (gpu && is(offload, "disk")) fail({offload}, "disk is for CPUs; on a GPU say host, for page-locked host memory");
+  if (!gpu && is(offload, "host")) note(offload, "a CPU has its activations in the host's memory already");
+  const bool spills = is(offload, gpu ? "host" : "disk");
   if (spills && integer(key) == 0) set(key, integer("seq_length"));
   if (integer(key) == 0) return;
   // Named after what was asked for.

@@ -98,7 +98,10 @@ ModelConfig model_config(const Reader& r) {
       r.pick<Recompute>("recompute_granularity",
                         {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}});
   m.sequence_chunk = r.integer("sequence_chunk_size");
-  m.offload = r.text("activation_offload") == "disk";
+  // (A CPU has its activations in the host's memory.)
+  m.offload = r.text("activation_offload") == "disk"                                 ? Offload::kDisk
+              : r.text("activation_offload") == "host" && r.text("device") == "cuda" ? Offload::kHost
+                                                                                     : Offload::kNone;
   m.dtype = r.pick<DType>("precision", {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}});
   m.fp8 = r.text("fp8_format") == "hybrid";
   m.decay_all_matrices = r.flag("weight_decay_embeddings");

@@ -33,10 +33,9 @@ long long ll(int64_t n) {
 struct StagePrice {
   MemoryPlan memory;
   SitePrices sites;
-  std::vector<GradientBits> gradients;  // empty unless a rule is for critical gradients alone
-  int64_t layers = 0, owned = 0;        // owned: parameters whose optimizer state is here
-  int64_t spilled = 0, written = 0,
-          read_back = 0;  // activation_offload, in bytes: the file's size, and those of a step
+  std::vector<GradientBits> gradients;              // empty unless a rule is for critical gradients alone
+  int64_t layers = 0, owned = 0;                    // owned: parameters whose optimizer state is here
+  int64_t spilled = 0, written = 0, read_back = 0;  // activation_offload, in bytes: the room, and those of a step
 };
 
 StagePrice price_stage(const RunConfig& config, int stage) {
@@ -47,7 +46,7 @@ StagePrice price_stage(const RunConfig& config, int stage) {
   price.gradients = gradient_bits(config, replica.layout(), replica.store());
   price.sites = rehearsal.take_step(static_cast<int>(config.accumulation));
   if (const TokenStore* tokens = replica.token_store(); tokens != nullptr && tokens->spills())
-    price.spilled = tokens->file_bytes(), price.written = tokens->written(), price.read_back = tokens->read_back();
+    price.spilled = tokens->room(), price.written = tokens->written(), price.read_back = tokens->read_back();
   for (const LayerRange& chunk : replica.layout().shard.chunks) price.layers += chunk.count;
   for (const OwnedPiece& piece : replica.store().owned()) price.owned += piece.range.count;
   return price;
@@ -318,9 +317,9 @@ void print_memory(std::string& out, const RunConfig& c, const std::vector<StageP
                  plan.total() + overhead);
 
   if (const StagePrice& s = stages[largest]; s.spilled > 0)
-    out += printed("  activations on disk: %.1f MiB of room, %.1f MiB written and %.1f MiB read back per step\n",
-                   mib(static_cast<double>(s.spilled)), mib(static_cast<double>(s.written)),
-                   mib(static_cast<double>(s.read_back)));
+    out += printed("  activations %s: %.1f MiB of room, %.1f MiB written and %.1f MiB read back per step\n",
+                   plan.host > 0 ? "in page-locked host memory" : "on disk", mib(static_cast<double>(s.spilled)),
+                   mib(static_cast<double>(s.written)), mib(static_cast<double>(s.read_back)));
 
   // A save copies weights and optimizer state at once and writes the copy behind the steps.
   int64_t owned = 0;
@@ -370,11 +369,14 @@ size_t process_overhead(const RunConfig& config) {
 
 MemoryPlan plan_memory(const RunConfig& config) {
   MemoryPlan largest;
+  size_t host = 0;
   for (int stage = 0; stage < config.layout.pipeline; ++stage) {
     const StepRehearsal rehearsal(config, layout_of(config, first_rank_of_stage(config, stage)));
     const MemoryPlan& plan = rehearsal.replica().memory();
+    host = std::max(host, plan.host);
     if (plan.total() > largest.total()) largest = plan;
   }
+  largest.host = host;
   return largest;
 }
 

@@ -25,7 +25,15 @@ std::string what_to_do(const std::string& planned) {
 }  // namespace
 
 std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device) {
-  const auto planned = static_cast<int64_t>(plan_memory(run).total() + process_overhead(run));
+  const MemoryPlan plan = plan_memory(run);
+  const auto planned = static_cast<int64_t>(plan.total() + process_overhead(run));
+  const MemoryLimit node = memory_limit();
+  if (const auto host = static_cast<int64_t>(plan.host) * ranks_here; host > node.bytes)
+    throw_bad_config("not enough host memory: activation_offload host needs " + size_text(host) + " page-locked for " +
+                     std::to_string(ranks_here) + (ranks_here > 1 ? " ranks" : " rank") + " of this node; there are " +
+                     size_text(node.bytes) + " (" + node.source +
+                     "); lower train_micro_batch_size_per_gpu, raise recompute_granularity or start fewer ranks here; "
+                     "--dry-run prints the plan");
   const std::string of_a_rank = size_text(planned) + " of a rank";
   if (const auto own = static_cast<int64_t>(device.memory_total()); own > 0) {
     const std::string limit = "the device has " + size_text(own);
@@ -42,7 +50,6 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
                      "; lower train_micro_batch_size_per_gpu, raise recompute_granularity" + ordered +
                      " or shard by zero_optimization.stage; --dry-run prints the plan");
   }
-  const MemoryLimit node = memory_limit();
   const int64_t process = address_limit(), needed = planned * ranks_here;
   std::string words =
       ranks_here > 1 ? size_text(needed) + " for the " + std::to_string(ranks_here) + " ranks of a node, " + of_a_rank

@@ -9,6 +9,8 @@
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/device/spill_file.h"
+#include "engine/base/device/spill_host.h"
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/token_positions.h"
 #include "model/rotary_tables.h"
@@ -125,14 +127,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
                                               training ? slots[static_cast<size_t>(chunk)] : 0, ports_, &rotary_,
                                               scratch_, *events, config.seed, arena_));
   }
-  if (TokenStore* tokens = scratch_.store.get(); tokens != nullptr && tokens->spills()) {
-    const bool real = device_->kind() != DeviceKind::kNone;
-    if (real) make_directories(config_.run_dir);
-    tokens->begin(arena_, real ? config_.run_dir : std::string());
-    if (real)
-      log_info("activation_offload: " + std::to_string((tokens->file_bytes() + (1 << 20) - 1) >> 20) + " MiB under " +
-               config_.run_dir + " (" + tokens->description() + ")");
-  }
+  if (TokenStore* tokens = scratch_.store.get(); tokens != nullptr && tokens->spills()) begin_offload(*tokens);
   if (training) counted_ = store_.counted_gradients();
   take_micro_buffers(slots);
   buffers_.sums = arena_.take(MemoryCategory::kWorkspace, DType::f64, {kSumCount});
@@ -144,6 +139,18 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
 
 Replica::~Replica() {
   if (std::uncaught_exceptions() == 0) traffic_->drain();
+}
+
+void Replica::begin_offload(TokenStore& tokens) {
+  if (device_->kind() == DeviceKind::kNone) return tokens.begin(arena_, nullptr);
+  const bool on_disk = config_.model.offload == Offload::kDisk;
+  if (on_disk) make_directories(config_.run_dir);
+  tokens.begin(arena_, [&](uint64_t room, int requests) -> std::unique_ptr<SpillPlace> {
+    if (on_disk) return std::make_unique<SpillFile>(config_.run_dir, room, requests);
+    return std::make_unique<SpillHost>(*device_, *stream_, room, requests);
+  });
+  log_info("activation_offload: " + std::to_string((tokens.room() + (1 << 20) - 1) >> 20) + " MiB " +
+           (on_disk ? "under " + config_.run_dir + " (" + tokens.description() + ")" : "of " + tokens.description()));
 }
 
 void Replica::take_micro_buffers(const std::vector<int>& slots) {

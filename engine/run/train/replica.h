@@ -112,6 +112,7 @@ class Replica {
   bool has_replica_state() const;
 
  private:
+  void begin_offload(TokenStore& tokens);
   void take_micro_buffers(const std::vector<int>& slots);
 
   RunConfig config_;

@@ -33,9 +33,13 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
   }
   rest_ = true;
   const bool rounds = replica.config().gradient_dtype != DType::f32;
-  passes_ = replica.mesh() == nullptr && !rounds;
+  // Which chunk is where, and so what has to be moved, is not the same in every pass.
+  const bool moves = replica.token_store() != nullptr && replica.token_store()->spills();
+  passes_ = replica.mesh() == nullptr && !rounds && !moves;
   if (rounds)
     log_info("cuda_graphs: gradient norms and the optimizer step: grad_dtype bf16 rounds gradients within passes");
+  else if (moves && replica.mesh() == nullptr)
+    log_info("cuda_graphs: gradient norms and the optimizer step: activation_offload moves chunks within passes");
   else if (!passes_)
     log_info(
         "cuda_graphs: gradient norms alone, and steps of units that no rank gathers: ranks communicate within passes, "

@@ -3,8 +3,8 @@
 //
 // Tracks of `trace.rank<k>.json`: "steps"; "compute" (plan nodes F, B, I, W ... with micro-batch and chunk); "waiting"
 // (the compute thread stood still for an operation: what is exposed, and the pipeline's bubble); and per site as many
-// lanes as it has operations at once; "disk" (what activation_offload writes and reads). Times are microseconds since
-// the origin that all ranks agreed on.
+// lanes as it has operations at once; "disk" (what activation_offload disk writes and reads; of host the host knows no
+// times). Times are microseconds since the origin that all ranks agreed on.
 #pragma once
 
 #include <chrono>

@@ -1,0 +1,84 @@
+// Copies in order of tickets.
+#include "engine/base/device/spill_host.h"
+
+#include <algorithm>
+#include <new>
+
+#include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+std::string mebibytes(uint64_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+
+}  // namespace
+
+SpillHost::SpillHost(Device& device, Stream& compute, uint64_t bytes, int requests, size_t piece)
+    : device_(device),
+      compute_(compute),
+      piece_(piece),
+      out_(device.make_stream()),
+      in_(device.make_stream()),
+      transfers_(static_cast<size_t>(requests)) {
+  const auto fail = [&](uint64_t taken) {
+    throw_bad_config("activation_offload host: not enough page-locked host memory: this rank needs " +
+                     mebibytes(bytes) + ", the system gave " + mebibytes(taken) +
+                     "; start fewer ranks on this machine, give it more memory, lower train_micro_batch_size_per_gpu "
+                     "or raise recompute_granularity");
+  };
+  for (uint64_t taken = 0; taken < bytes; taken += piece_) {
+    try {
+      pieces_.emplace_back(device_, static_cast<size_t>(std::min<uint64_t>(piece_, bytes - taken)));
+    } catch (const std::bad_alloc&) {
+      fail(taken);
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::kBadConfig) throw;  // the device is broken, not full
+      fail(taken);
+    }
+  }
+}
+
+SpillHost::~SpillHost() {
+  try {  // nothing that is queued may use memory that goes now
+    compute_.synchronize(), out_->synchronize(), in_->synchronize();
+  } catch (const std::exception&) {  // a broken device: somebody has said so
+  }
+}
+
+void SpillHost::used(int request) {
+  transfers_.at(static_cast<size_t>(request)).used = device_.mark(compute_);
+}
+
+void SpillHost::start(int request, bool write, void* memory, size_t bytes, uint64_t offset) {
+  Transfer& t = transfers_.at(static_cast<size_t>(request));
+  Stream& stream = write ? *out_ : *in_;
+  t.used.wait(stream);
+  t.write = write;
+  for (size_t at = 0; at < bytes;) {  // a piece may end within
+    const size_t place = static_cast<size_t>(offset) + at, first = place % piece_;
+    const HostBuffer& piece = pieces_.at(place / piece_);
+    const size_t count = std::min(bytes - at, piece.size() - first);
+    TW_CHECK(count > 0, "a transfer of ", bytes, " bytes at ", offset);
+    char *device = static_cast<char*>(memory) + at, *host = static_cast<char*>(piece.data()) + first;
+    t.moved.wait(stream);
+    t.moved =
+        write ? device_.copy_to_host(host, device, count, stream) : device_.copy_to_device(device, host, count, stream);
+    at += count;
+  }
+  if (write) t.left = device_.mark(stream);
+}
+
+std::optional<SpillPlace::Clock::time_point> SpillHost::wait(int request, Next next) {
+  Transfer& t = transfers_.at(static_cast<size_t>(request));
+  // Whoever gets the memory, what was written will be read into some other.
+  const bool alone = t.write && next == Next::kTransfer;
+  if (t.write) (alone ? t.moved : t.left).wait(*in_);
+  // What was read and not used has to be over before its place is written, which comes behind the computation.
+  if (!alone) t.moved.wait(compute_);
+  return std::nullopt;
+}
+
+}  // namespace thinwire

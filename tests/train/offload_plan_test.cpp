@@ -1,0 +1,54 @@
+// What activation_offload host needs of the host is planned, said, and refused where a node does not have it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
+#include "engine/run/train/dry_run.h"
+#include "engine/run/train/memory_check.h"
+#include "tests/train/small_run.h"
+
+namespace thinwire::offload_plan_test {
+namespace {
+
+RunConfig config_of(const std::vector<std::string>& more) {
+  return small_run({"num_layers=6", "train_batch_size=4", "pos_emb=rotary", "seq_length=4096", "sequence_chunk_size=64",
+                    "max_position_embeddings=4096", "recompute_granularity=full", "run_dir=runs/offload_plan_test"},
+                   more);
+}
+
+TEST(OffloadPlan, HostMemoryIsBesideTheDevices) {
+  const MemoryPlan kept = plan_memory(config_of({"device=cuda"}));
+  const MemoryPlan out = plan_memory(config_of({"device=cuda", "activation_offload=host"}));
+  const MemoryPlan disk = plan_memory(config_of({"activation_offload=disk"}));
+  EXPECT_EQ(kept.host, 0u);
+  EXPECT_EQ(disk.host, 0u);
+  // Six inputs of layers, input and gradients of head and stream, keys and their gradients, of two sequences.
+  EXPECT_GE(out.host, size_t{2} * 4096 * 32 * 4 * (6 + 3 + 2 * 2));
+  EXPECT_LT(out.total() + 3 * out.host / 4, kept.total());
+  EXPECT_EQ(out.total(), disk.total());
+
+  const std::string text = dry_run_text(config_of({"device=cuda", "activation_offload=host"}));
+  const std::string said = printed("host memory: %.1f MiB of room, ", static_cast<double>(out.host) / 1048576.0);
+  EXPECT_NE(text.find("activations in page-locked " + said), std::string::npos) << text;
+}
+
+TEST(OffloadPlan, ANodeWithoutTheRoomIsRefused) {
+  const std::unique_ptr<Device> device = make_rehearsal_device();
+  const RunConfig config = config_of({"device=cuda", "activation_offload=host"});
+  ::setenv("SLURM_MEM_PER_NODE", "40", 1);  // MiB
+  try {
+    refuse_what_does_not_fit(config, 4, *device);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kBadConfig);
+    for (const char* part : {"not enough host memory", "activation_offload host", "4 ranks", "SLURM_MEM_PER_NODE"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  }
+  ::unsetenv("SLURM_MEM_PER_NODE");
+  EXPECT_NO_THROW(refuse_what_does_not_fit(config, 1, *device));
+}
+
+}  // namespace
+}  // namespace thinwire::offload_plan_test

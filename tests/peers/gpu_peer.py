@@ -4,7 +4,7 @@ fused AdamW, clipping, recomputation as asked. torch.compile takes blocks one by
 the whole model (whole:MODE). The first way is timed with scaled_dot_product_attention by cuDNN and by flash attention, the others with the faster
 of the two; each prints one JSON line when it is done, or why it failed.
 usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N] [--recompute none|selective|full] [--ways W,W]
-                [--heads N --kv-heads N] [--loss-chunk TOKENS]"""
+                [--heads N --kv-heads N] [--loss-chunk TOKENS] [--warm-up N]"""
 import argparse
 import functools
 import gc
@@ -20,7 +20,6 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 #        layers, heads, kv heads, hidden, feed-forward, vocabulary, length, tied, llama
 SHAPES = {"124m": (12, 12, 12, 768, 3072, 50304, 1024, True, False), "llama3_1b": (16, 32, 8, 2048, 8192, 128256, 2048, True, True),
           "llama3_3b": (28, 24, 8, 3072, 8192, 128256, 2048, True, True), "llama2_7b": (32, 32, 32, 4096, 11008, 32000, 2048, False, True)}
-WARM_UP = 4  # steps; the first compiles
 WAYS = "blocks:default,blocks:max-autotune-no-cudagraphs,whole:default,whole:max-autotune"  # the longest to compile last
 
 
@@ -124,10 +123,10 @@ def measure(options, batch, way, backend):
         model = Model(layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, options.recompute, options.loss_chunk)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     compiled = model.compiled(way)
-    data = torch.randint(0, vocab, (WARM_UP + steps, batch, length + 1), device="cuda")
+    data = torch.randint(0, vocab, (options.warm_up + steps, batch, length + 1), device="cuda")
     times = []
     with sdpa_kernel(backend):
-        for i in range(WARM_UP + steps):
+        for i in range(options.warm_up + steps):
             torch.cuda.synchronize()
             start = time.perf_counter()
             with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -141,7 +140,7 @@ def measure(options, batch, way, backend):
             times.append(time.perf_counter() - start)
             if i == 0:
                 first = times[0]
-    times = sorted(times[WARM_UP:])
+    times = sorted(times[options.warm_up:])
     median = times[len(times) // 2]
     return {"peer": "pytorch", "version": torch.__version__, "shape": options.shape, "attention": backend.name, "batch": batch, "length": length,
             "tokens_per_s": batch * length / median, "step_ms": median * 1e3, "memory_peak_bytes": torch.cuda.max_memory_allocated(), "loss": loss.item(),
@@ -157,6 +156,7 @@ def main():
     parser.add_argument("--kv-heads", type=int, default=0)
     parser.add_argument("--loss-chunk", type=int, default=0, help="tokens whose logits are in memory at once; 0: all")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--warm-up", type=int, default=4, help="steps that are not counted; the first compiles")
     parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
     parser.add_argument("--ways", default=WAYS, help="of torch.compile, in this order")
     options = parser.parse_args()

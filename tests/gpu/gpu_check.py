@@ -468,7 +468,7 @@ class Check(TrainingSteps):
                 break
             if command is not peer:
                 command = [self.tool("bench"), *command, "--json"] + ["--warm-up", "1"] * (command[0] == "step" and "--warm-up" not in command)
-            code, text, _ = run(command, min(90, end - time.time()), self.env())
+            code, text, _ = run(command, min(90, end - time.time()), None if command is peer else self.env(**self.fused()))
             lines = [l for l in json_lines(text) if "tokens_per_s" in l or not name]
             if not name:
                 record["lines"] = lines

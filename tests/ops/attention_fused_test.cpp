@@ -129,12 +129,11 @@ TEST(AttentionFused, IsWhatTheTablePicks) {
 // not told of is counted.
 class PartsOnGpu {
  public:
-  explicit PartsOnGpu(bool deterministic, bool wide = true) {
+  explicit PartsOnGpu(bool deterministic) {
     if (const char* set = std::getenv("THINWIRE_ATTENTION")) before_ = set;
     ::setenv("THINWIRE_ATTENTION", "fused", 1);
     exec_ = std::make_unique<CudaExec>();
     (*exec_)->deterministic = deterministic;
-    library(*exec_).wide_parts = wide;
   }
   ~PartsOnGpu() {
     exec_.reset();
@@ -173,31 +172,28 @@ class PartsOnGpu {
   std::unique_ptr<CudaExec> exec_;
 };
 
-// MHA and GQA, 64 and 128, bf16 and fp16, ragged ends, keys apart and among queries, merged in both orders; written in
-// fp32, and in the operands' type.
+// MHA and GQA, 64 and 128, bf16 and fp16, ragged ends, keys apart and among queries, merged in both orders.
 TEST(AttentionFused, PartsAgreeWithFloat64) {
   TW_NEEDS_GPU();
   struct Way {
-    bool deterministic, wide;
+    bool deterministic;
     int64_t length, part;
   };
-  for (const auto& [deterministic, wide, length, part] :
-       {Way{true, true, sized(300, 90), 80}, {true, false, sized(200, 90), 64}, {false, true, sized(200, 90), 72}}) {
-    PartsOnGpu gpu(deterministic, wide);
+  for (const auto& [deterministic, length, part] : {Way{true, sized(300, 90), 80}, {false, sized(200, 90), 72}}) {
+    PartsOnGpu gpu(deterministic);
     uint32_t seed = 1;
     int within = 0, cases = 0;
     for (const PartsCase& p : attention_part_cases(length, part)) {
-      SCOPED_TRACE(p.name() + (deterministic ? ", deterministic" : "") + (wide ? ", in fp32" : ", rounded"));
+      SCOPED_TRACE(p.name() + (deterministic ? ", deterministic" : ""));
       std::mt19937 rng(seed++);
       AttentionTensors x(p.c, rng);
       const PartsResult got = gpu.run(p, x);
-      within += parts_within_bounds(p, x, got, !wide || p.c.heads_per_group > 1, true), cases += 3;
+      within += parts_within_bounds(p, x, got, true), cases += 3;
     }
     EXPECT_GT(gpu.taken, gpu.refused);
-    log_info("parts in " + std::string(wide ? "fp32" : "the operands' type") +
-             (deterministic ? ", deterministic: " : ": ") + std::to_string(within) + " of " + std::to_string(cases) +
-             " results within bounds, " + std::to_string(gpu.taken) + " calls of the library, " +
-             std::to_string(gpu.refused) + " of our own kernels");
+    log_info(std::string("parts") + (deterministic ? ", deterministic: " : ": ") + std::to_string(within) + " of " +
+             std::to_string(cases) + " results within bounds, " + std::to_string(gpu.taken) +
+             " calls of the library, " + std::to_string(gpu.refused) + " of our own kernels");
   }
 }
 

@@ -167,12 +167,11 @@ struct PartsRunner {
   }
 };
 
-// How many of out, lse and the gradients lie within the bounds; 3 is right. rounded: parts are written in 16 bits.
-inline int parts_within_bounds(const PartsCase& p, AttentionTensors& x, const PartsResult& got, bool rounded,
-                               bool report) {
+// How many of out, lse and the gradients lie within the bounds; 3 is right. Parts are written in 16 bits.
+inline int parts_within_bounds(const PartsCase& p, AttentionTensors& x, const PartsResult& got, bool report) {
   const int64_t merges = std::max(p.c.q_len / p.queries, p.c.q_len / p.keys) + 1;
   const AttentionOracle want = attention_oracle(
-      x, true, {.merges = static_cast<int>(merges), .narrow = !p.wide, .library = true, .rounded = rounded});
+      x, true, {.merges = static_cast<int>(merges), .narrow = !p.wide, .library = true, .rounded = true});
   int within = 0;
   const auto check = [&](const Tensor& tensor, const std::vector<double>& value, const std::vector<double>& bound,
                          const char* what) {

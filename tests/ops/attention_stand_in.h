@@ -65,7 +65,7 @@ inline void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s
   const auto result = [&](const View& view, const AttentionCall::Strides& by, int64_t start, size_t byte,
                           int64_t length, int64_t heads) {
     if (!c.part) return Result{view, by, start};
-    return Result{View(part + byte, c.written, {c.batch * length * heads * d}), packed_strides(length, heads, d), 0};
+    return Result{View(part + byte, c.dtype, {c.batch * length * heads * d}), packed_strides(length, heads, d), 0};
   };
   const Result out_to = result(f.out, c.o, s.o, at.q, n, c.q_heads);
   const Result lse_to = {

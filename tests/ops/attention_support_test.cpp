@@ -73,8 +73,7 @@ TEST(AttentionSupport, TheShapesWeTrainRunFused) {
   }
 }
 
-// Parts of a sequence: all keys seen, the diagonal of as many keys as queries, and of more; written in the operands'
-// type, and in fp32 but for gradients of heads that share keys (attention_part).
+// Parts of a sequence: all keys seen, the diagonal of as many keys as queries, and of more.
 TEST(AttentionSupport, PartsOfLongSequencesRunFused) {
   struct Part {
     int64_t queries, keys;
@@ -87,20 +86,17 @@ TEST(AttentionSupport, PartsOfLongSequencesRunFused) {
     for (const Part& p : parts) {
       for (int64_t members : {1, 4}) {
         for (int64_t d : {64, 128}) {
-          for (const bool wide : {true, false}) {
-            AttentionQuestion q{.length = p.queries, .groups = 16 / members, .heads_per_group = members, .head_dim = d};
-            q.keys = p.keys, q.causal = p.causal, q.wide = wide;
-            q.dtype = d == 64 ? DType::f16 : DType::bf16;
-            const std::string what = std::to_string(p.queries) + " queries, " + std::to_string(p.keys) + " keys" +
-                                     (p.causal ? " on a diagonal, " : ", ") + std::to_string(members) + " x " +
-                                     std::to_string(d) + (wide ? ", fp32" : "") + ", sm_" + std::to_string(sm);
-            EXPECT_EQ(attention_support_fault(sm, device_json(sm), q), "") << what;
-            q.backward = true;
-            for (bool deterministic : {true, false}) {
-              q.deterministic = deterministic;
-              EXPECT_EQ(attention_support_fault(sm, device_json(sm), q).empty(), !wide || members == 1)
-                  << what << " backward" << (deterministic ? ", deterministic" : "");
-            }
+          AttentionQuestion q{.length = p.queries, .groups = 16 / members, .heads_per_group = members, .head_dim = d};
+          q.keys = p.keys, q.causal = p.causal, q.dtype = d == 64 ? DType::f16 : DType::bf16;
+          const std::string what = std::to_string(p.queries) + " queries, " + std::to_string(p.keys) + " keys" +
+                                   (p.causal ? " on a diagonal, " : ", ") + std::to_string(members) + " x " +
+                                   std::to_string(d) + ", sm_" + std::to_string(sm);
+          EXPECT_EQ(attention_support_fault(sm, device_json(sm), q), "") << what;
+          q.backward = true;
+          for (bool deterministic : {true, false}) {
+            q.deterministic = deterministic;
+            EXPECT_EQ(attention_support_fault(sm, device_json(sm), q), "")
+                << what << " backward" << (deterministic ? ", deterministic" : "");
           }
         }
       }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/attention_parts.h"
@@ -77,13 +78,15 @@ TEST(AttentionMemory, IsWhatLayersAskFor) {
     EXPECT_TRUE(result.taken > 0 && result.refused == 0) << name << result.taken << " " << result.refused;
     EXPECT_EQ(result.parts, way.empty() ? 0 : result.taken) << name;
     config.device = "cuda";
+    EXPECT_EQ(why_own_attention(config).empty(), way.empty()) << name;
+    ::setenv("THINWIRE_ATTENTION", "fused", 1);
     EXPECT_EQ(why_own_attention(config), "") << name;
     RunConfig unpriced = config;  // documents, on our own kernels, which need no scratch
     unpriced.data.documents.reset_attention = true;
     EXPECT_EQ(process_overhead(config) - process_overhead(unpriced), result.most) << name;
-    if (way.empty()) continue;
     config.model.attention_dropout = 0.1f;
-    EXPECT_NE(why_own_attention(config), "") << name;
+    EXPECT_EQ(why_own_attention(config).empty(), way.empty()) << name;
+    ::unsetenv("THINWIRE_ATTENTION");
   }
 }
 

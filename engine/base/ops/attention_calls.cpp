@@ -49,7 +49,7 @@ bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, Att
   }
   const int64_t d = s.head_dim, m = s.heads_per_group, width = s.heads() * d;
   c.q_len = s.q_len, c.kv_len = s.kv_len, c.head_dim = d, c.dtype = op.q.dtype, c.scale = op.scale;
-  c.part = s.part(), c.written = s.part() && (m == 1 || !backward) ? DType::f32 : op.q.dtype;
+  c.part = s.part();
   c.dropout = op.dropout.p;
   c.backward = backward, c.deterministic = deterministic, c.statistics = static_cast<bool>(op.lse);
   // A sample's groups: as heads of a batch of samples, or as the batch themselves.
@@ -156,7 +156,7 @@ AttentionPart attention_part(const AttentionCall& c) {
     p.bytes += (static_cast<size_t>(numbers) * bytes_each + 511) / 512 * 512;
     return at;
   };
-  const size_t each = size_of(c.written);
+  const size_t each = size_of(c.dtype);
   p.q = take(c.batch * c.q_len * c.q_heads * c.head_dim, each);
   if (!c.backward) {
     p.lse = take(c.batch * c.q_heads * c.q_len, sizeof(float));

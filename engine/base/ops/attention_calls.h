@@ -20,9 +20,7 @@ struct AttentionCall {
   bool causal = true;
   Strides q{}, k{}, v{}, o{};  // lse: [batch, q_heads, q_len], contiguous
   DType dtype = DType::bf16;
-  // A part (AttentionShape::part) is written beside the op's tensors, as `written` (attention_part).
-  bool part = false;
-  DType written = DType::bf16;
+  bool part = false;  // AttentionShape::part; what it writes lies beside the op's tensors (attention_part)
   float scale = 1.0f;
   float dropout = 0.0f;  // the probability; above 0 a call reads a mask (attention_mask_bytes)
   bool backward = false, statistics = true, deterministic = true;
@@ -78,12 +76,12 @@ inline constexpr size_t kAttentionWorkspace = size_t{5} << 29;
 size_t attention_workspace(const AttentionCall& call);
 
 // Memory of what a call over a part writes, in bytes from its begin: q is out or dq, [batch, q_len, q_heads, d], k and
-// v are dk and dv, [batch, kv_len, kv_heads, d], of call.written each; lse as the op's. All 0 for a call that is no
-// part.
+// v are dk and dv, [batch, kv_len, kv_heads, d], of the operands' type each; lse as the op's. All 0 for a call that is
+// no part.
 //
-// cuDNN overwrites, and knows one type for all that it writes. So a part is written here, in fp32 where the library has
-// a plan for that (cuDNN 9.19: but for gradients of heads that share keys), else in the operands' type - one rounding
-// more of every part's out, dq, dk and dv - and then merged or added (attention_merge_cuda, attention_add_cuda).
+// cuDNN overwrites. So a part is written here, with one rounding more of its out, dq, dk and dv, and then merged or
+// added (attention_merge_cuda, attention_add_cuda). Not in fp32: cuDNN 9.19 has plans for that, but on an H100 they
+// write 16-bit numbers all the same, or fail when they run.
 struct AttentionPart {
   size_t q = 0, k = 0, v = 0, lse = 0, bytes = 0;
 };

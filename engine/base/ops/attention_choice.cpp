@@ -16,6 +16,10 @@ AttentionChoice attention_choice() {
   throw Error(ExitCode::kBadConfig, "THINWIRE_ATTENTION=" + wish + ": known are picked, own, fused");
 }
 
+bool attention_takes_parts() {
+  return attention_choice() == AttentionChoice::kFused;
+}
+
 void attention_falls_back(const std::string& what, const std::string& why) {
   if (attention_choice() == AttentionChoice::kFused)
     throw Error(ExitCode::kBadConfig, what + " is not fused, as THINWIRE_ATTENTION=fused asks: " + why);

@@ -20,14 +20,15 @@ class FusedAttention {
   virtual ~FusedAttention() = default;
   virtual bool forward(Exec& exec, const AttentionForward& op) = 0;
   virtual bool backward(Exec& exec, const AttentionBackward& op) = 0;
-  // Whether parts are asked for in fp32 first. Tests turn it off, to run what a library without such plans runs.
-  bool wide_parts = true;
 };
 
 // THINWIRE_ATTENTION in the environment: the library where it takes a shape, never, or in place of what falls back.
 // Another word is an Error (78).
 enum class AttentionChoice { kPicked, kOwn, kFused };
 AttentionChoice attention_choice();
+// Whether parts of sequences go to the library: under kFused alone, until its calls for them have been checked on a
+// GPU.
+bool attention_takes_parts();
 
 // What should run on the library and does not, `what` of it and `why`: a warning, or under kFused, as checks have it,
 // an Error (78). Attention that the library is not meant for is none of this.
@@ -65,7 +66,7 @@ struct AttentionQuestion {
   bool backward = false, deterministic = true;
   float dropout = 0.0f;
   int64_t keys = 0;
-  bool causal = true, wide = true;  // wide: what a part writes is fp32
+  bool causal = true;
 };
 std::string attention_support_fault(int sm, const std::string& device_json, const AttentionQuestion& question);
 // That description of the GPU at hand, to be kept as test data.

@@ -64,13 +64,12 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   const auto writes = [&](const auto& result, Uid uid, std::vector<int64_t> dim, const AttentionCall::Strides& op,
                           const AttentionCall::Strides& part) {
     result->set_output(true).set_uid(uid).set_dim(std::move(dim)).set_stride(with_unit(c.part ? part : op));
-    if (c.part && c.written == DType::f32) result->set_data_type(fe::DataType_t::FLOAT);
   };
   const AttentionCall::Strides q_part = packed_strides(c.q_len, c.q_heads, c.head_dim),
                                kv_part = packed_strides(c.kv_len, c.kv_heads, c.head_dim);
   if (!c.backward) {
     auto attributes = masked(fe::graph::SDPA_attributes(), "attention").set_generate_stats(c.statistics);
-    // Without a mask the front end would pick kernels of another kind, which write no fp32.
+    // Parts without a diagonal, too, on the kernels of those that have one.
     if (c.part) attributes.set_implementation(fe::AttentionImplementation_t::COMPOSITE);
     if (mask) attributes.set_dropout(mask, number(rest));
     auto [o, lse] = graph->sdpa(q, k, v, attributes);
@@ -107,8 +106,8 @@ class CudnnAttention final : public FusedAttention {
 
   bool forward(Exec& exec, const AttentionForward& op) override {
     AttentionCalls calls;
-    if (!attention_calls(op, kAttentionWorkspace, calls)) return false;
-    const Plan& plan = pick_plan(calls.call);
+    if (!attention_calls(op, kAttentionWorkspace, calls) || (calls.call.part && !parts_)) return false;
+    const Plan& plan = plan_of(calls.call);
     if (!plan.graph) return false;
     for (const AttentionCalls::Start& start : calls.starts) {
       std::unordered_map<int64_t, void*> pointers = common(op, start);
@@ -121,8 +120,9 @@ class CudnnAttention final : public FusedAttention {
 
   bool backward(Exec& exec, const AttentionBackward& op) override {
     AttentionCalls calls;
-    if (!attention_calls(op, exec.deterministic, kAttentionWorkspace, calls)) return false;
-    const Plan& plan = pick_plan(calls.call);
+    if (!attention_calls(op, exec.deterministic, kAttentionWorkspace, calls) || (calls.call.part && !parts_))
+      return false;
+    const Plan& plan = plan_of(calls.call);
     if (!plan.graph) return false;
     for (const AttentionCalls::Start& start : calls.starts) {
       std::unordered_map<int64_t, void*> pointers = common(op, start);
@@ -148,14 +148,6 @@ class CudnnAttention final : public FusedAttention {
     return {{kQ, at(op.q, start.q)}, {kK, at(op.k, start.k)}, {kV, at(op.v, start.v)}, {kO, at(op.out, start.o)}};
   }
 
-  const Plan& pick_plan(AttentionCall& call) {
-    if (!wide_parts) call.written = call.dtype;
-    const Plan& plan = plan_of(call);
-    if (plan.graph || call.written == call.dtype) return plan;
-    call.written = call.dtype;
-    return plan_of(call);
-  }
-
   const Plan& plan_of(const AttentionCall& call) {
     const auto found = plans_.find(call);
     if (found != plans_.end()) return found->second;
@@ -169,22 +161,18 @@ class CudnnAttention final : public FusedAttention {
     int64_t bytes = 0;
     if (fault.is_good()) fault = plan.graph->get_workspace_size(bytes);
     plan.workspace = static_cast<size_t>(bytes);
-    const std::string what =
-        "attention of length " + std::to_string(call.q_len) +
-        (call.part ? std::string(" over ") + (call.causal ? "the last of " : "all of ") + std::to_string(call.kv_len) +
-                         " keys into " + std::string(name_of(call.written))
-                   : std::string()) +
-        ", " + std::to_string(call.q_heads) + "/" + std::to_string(call.kv_heads) + " heads of size " +
-        std::to_string(call.head_dim) + ", batch " + std::to_string(call.batch) +
-        (call.dropout > 0.0f ? ", dropout" : "") +
-        (!call.backward       ? ", forward"
-         : call.deterministic ? ", deterministic backward"
-                              : ", backward");
+    const std::string what = "attention of length " + std::to_string(call.q_len) +
+                             (call.part ? std::string(" over ") + (call.causal ? "the last of " : "all of ") +
+                                              std::to_string(call.kv_len) + " keys"
+                                        : std::string()) +
+                             ", " + std::to_string(call.q_heads) + "/" + std::to_string(call.kv_heads) +
+                             " heads of size " + std::to_string(call.head_dim) + ", batch " +
+                             std::to_string(call.batch) + (call.dropout > 0.0f ? ", dropout" : "") +
+                             (!call.backward       ? ", forward"
+                              : call.deterministic ? ", deterministic backward"
+                                                   : ", backward");
     if (fault.is_bad()) {
-      if (call.written == call.dtype)
-        attention_falls_back(what, fault.get_message());
-      else
-        log_info(what + ": no plan, and so into " + std::string(name_of(call.dtype)) + ": " + fault.get_message());
+      attention_falls_back(what, fault.get_message());
       plan = {};
     } else {
       const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -224,6 +212,7 @@ class CudnnAttention final : public FusedAttention {
 
   CudaState& state_;
   cudnnHandle_t handle_;
+  const bool parts_ = attention_takes_parts();
   std::map<AttentionCall, Plan> plans_;
 };
 
@@ -254,7 +243,6 @@ std::string attention_support_fault(int sm, const std::string& device_json, cons
   if (!attention_calls(op, q.deterministic, kAttentionWorkspace, calls)) return "not for the library";
   AttentionCall& c = calls.call;
   c.backward = q.backward, c.statistics = true, c.dropout = q.dropout;
-  c.written = q.keys > 0 && q.wide ? DType::f32 : c.dtype;
   const std::shared_ptr<fe::graph::Graph> graph = make_graph(c, sm);
   graph->set_device_properties(properties);
   fe::error_t fault = graph->validate();

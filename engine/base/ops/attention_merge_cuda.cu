@@ -140,7 +140,7 @@ void attention_merge_cuda(Exec& exec, const AttentionForward& op, const Attentio
   const auto* part_lse = reinterpret_cast<const float*>(written + at.lse);
   float* const lse = op.lse ? op.lse.as<float>() + start.lse : nullptr;
   CudaQueue queue(exec);
-  with_types(c.written, op.out, [&](auto from, auto to) {
+  with_types(c.dtype, op.out, [&](auto from, auto to) {
     using From = decltype(from);
     using To = decltype(to);
     const MergeBody<From, To> body = {
@@ -160,7 +160,7 @@ void attention_add_cuda(Exec& exec, const AttentionBackward& op, const Attention
   TW_CHECK(c.part && c.backward, "gradients of a part are added");
   CudaQueue queue(exec);
   const auto add = [&](size_t from_byte, const View& sum, int64_t first, const PartRows& rows, bool adds) {
-    with_types(c.written, sum, [&](auto from, auto to) {
+    with_types(c.dtype, sum, [&](auto from, auto to) {
       using From = decltype(from);
       using To = decltype(to);
       const AddBody<From, To> body = {reinterpret_cast<const From*>(written + from_byte), sum.as<To>() + first, rows,

@@ -22,8 +22,8 @@ constexpr int64_t kRowsPerTile = 192, kColsPerTile = 384;
 constexpr int64_t kMaxTiles = 16;
 // Cuts are at multiples of this (full vector registers); the last tile takes the rest.
 constexpr int64_t kUnit = 32;
-// From here on oneDNN's AMX kernels may divide K among threads.
-constexpr int64_t kDividedK = 2048;
+// Behind it oneDNN's AMX kernels divide K among threads (19 lengths, 9 shapes, up to 64 threads: the first was 1025).
+constexpr int64_t kWholeK = 1024;
 // Below this many multiplications waking a thread costs more than it saves.
 constexpr int64_t kSerialWork = 1 << 20;
 // More plans than any run of ours has shapes; a cache that is full (many prompt lengths) starts again.
@@ -166,7 +166,7 @@ Plan TiledProducts::Impl::make_plan(const Key& key) {
     whole.threads_of_primitive = key.threads;
     add_tile(whole, key, 0, 0, key.m, key.n);
     const std::string_view name = implementation_of(whole.primitives[0]);
-    if (name.starts_with("brg") && (key.k < kDividedK || name.find("amx") == name.npos)) return whole;
+    if (name.starts_with("brg") && (key.k <= kWholeK || name.find("amx") == name.npos)) return whole;
   }
   const OmpThreads one(1);
   const Grid grid = choose_grid(key.m, key.n, key.k);

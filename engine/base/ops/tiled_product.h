@@ -42,9 +42,9 @@ struct TiledProduct {
 };
 
 // The same bits for any number of threads, which oneDNN alone does not give: where it takes a transposed a (its blocked
-// kernels, K >= 2048), AMX (bf16, K >= 2048) or its classic gemm (AVX2, any layout) it divides K among threads when
+// kernels, K >= 2048), AMX (bf16, K > 1024) or its classic gemm (AVX2, any layout) it divides K among threads when
 // there are few blocks of c. Two ways out:
-// - a not transposed on AVX-512, but for AMX and K >= 2048: its blocked kernels ("brg") never divide K there, and run
+// - a not transposed on AVX-512, but for AMX and K > 1024: its blocked kernels ("brg") never divide K there, and run
 //   with its own threads;
 // - else c is cut into tiles by the shape alone, and each tile is a single-threaded product over all of K. Measured on
 //   2 busy cores (AVX-512-bf16), weight gradients run so at 0.92-1.2 times the speed of oneDNN's own threads in fp32

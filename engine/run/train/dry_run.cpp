@@ -7,6 +7,7 @@
 
 #include "engine/base/core/text.h"
 #include "engine/base/ops/attention_calls.h"
+#include "engine/base/ops/attention_fused.h"
 #include "engine/base/ops/fp8_weights.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/config/rule_fields.h"
@@ -262,8 +263,9 @@ AttentionBackward largest_attention(const RunConfig& config) {
 
 // That as calls of cuDNN (attention_calls.h); false: it runs on our own kernels.
 bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
-  return !config.data.documents.reset_attention &&
-         attention_calls(largest_attention(config), config.deterministic, kAttentionWorkspace, calls);
+  const AttentionBackward op = largest_attention(config);
+  return !config.data.documents.reset_attention && (!op.shape.part() || attention_takes_parts()) &&
+         attention_calls(op, config.deterministic, kAttentionWorkspace, calls);
 }
 
 // Bytes of a cuDNN call: the workspace of its backward pass, its dropout mask, and what it writes of a part
@@ -345,6 +347,8 @@ std::string why_own_attention(const RunConfig& config) {
   if (config.model.window != kNoWindow) return "sliding_window_width is set";
   if (config.data.documents.reset_attention) return "reset_attention_mask is set";
   const bool cut = largest_attention(config).shape.part(), dropout = config.model.attention_dropout > 0.0f;
+  if (cut && !attention_takes_parts())
+    return "parts of sequences take cuDNN's only where THINWIRE_ATTENTION=fused asks for it: not yet checked on a GPU";
   if (cut && dropout) return "attention_dropout in sequences that sequence_chunk_size or context_parallel_size cuts";
   if (dropout && config.data.seq_length % 8 != 0) return "attention_dropout with a seq_length that is no multiple of 8";
   return "the head size is no multiple of 8, or heads x tokens at a time none of 4";

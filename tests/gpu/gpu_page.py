@@ -16,7 +16,7 @@ from measured import add_cell, read_cells, table
 
 CHECKS = {"ops": "every op against its oracle, kernels of codecs against the CPU's bytes", "products": "products against a loop",
           "reference": "models against independent programs in bf16 and fp32", "attention": "cuDNN's attention against float64",
-          "attention_cut_off": "the same with the mended mask of dropout, ended with its call",
+          "attention_parts": "parts of sequences on cuDNN against float64", "long": "long sequences",
           "training": "50 steps beside the CPU, and repeated", "graphs": "CUDA graphs beside steps op by op", "resume": "stopped and resumed",
           "mesh": "layouts of threads that share the GPU", "mpi": "processes that share the GPU, through the host",
           "nccl_stopped": "one of two ranks over NCCL is stopped", "nccl": "two ranks over NCCL beside the way through the host", "pair_124m": "GPT-2 124M on two ranks over NCCL", "sanitizer": "memory and race checkers"}
@@ -175,6 +175,7 @@ def long_sequences(cells):
         ["tokens, how", "runs", "seconds a step (range)", "tokens/s", "TFLOP/s", "MFU", "peak GiB"], rows, {1, 2, 3, 4, 5, 6})
     text += (f"\nTFLOP/s: 6 x matrix parameters x tokens and causal attention (half), without what is computed again; MFU of {peak} TFLOP/s. Chunks of 8192 tokens; offload: to the "
              "host's memory. PyTorch: torch.compile by blocks, the faster of cuDNN's and flash attention, its loss 8192 tokens at a time.\n")
+    text += f"\n**{record['since'][0].upper() + record['since'][1:]}.**\n" if "since" in record else ""
     return text + (ops(cells, "long", "Attention of 65536 tokens alone") if record.get("lines") else "")
 
 

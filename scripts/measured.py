@@ -55,7 +55,7 @@ def read_cells(path):
 
 
 def add_cell(path, record):
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)  # what took minutes is not lost for want of a folder
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)  # a missing folder loses no measurement
     with open(path, "a", encoding="utf-8") as f:
         f.write(json.dumps(record) + "\n")
 

@@ -453,7 +453,7 @@ class Check(TrainingSteps):
 
     def long(self, limit):
         """Llama 1B with heads of size 128 over long sequences, blocks recomputed: whole, in chunks, with what waits in the host's memory; PyTorch
-        beside it; then the longest sequence, and attention alone."""
+        beside it; then attention alone, and the longest sequence."""
         record, bad, said, end = {"lines": []}, [], [], time.time() + limit
         chunks, offload = ["sequence_chunk_size=8192"], ["sequence_chunk_size=8192", "activation_offload=host"]
         ours = lambda length, keys: ["step", "llama3_1b", "device=cuda", "precision=bfloat16", "num_attention_heads=16", "num_kv_heads=4", f"seq_length={length}",

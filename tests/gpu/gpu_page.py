@@ -12,6 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
+from gpu_check import DENSE_BF16_TFLOPS
 from measured import add_cell, read_cells, table
 
 CHECKS = {"ops": "every op against its oracle, kernels of codecs against the CPU's bytes", "products": "products against a loop",
@@ -113,17 +114,21 @@ def verdicts(cells):
             share = sum(l["ms"] for l in eight) / found["false"][0]["step_ms"]
             rows.append(["... and at most 3 % of that step", f"{100 * share:.2f} %", "met" if share <= 0.03 else "missed"])
     for shape, entry in ((shape, e) for c in cells for shape, e in c["steps"].get("steps", {}).items() if isinstance(e, dict) and e.get("pytorch")):
-        theirs = [l["tokens_per_s"] for l in entry["pytorch"]]
-        said = []
-        for who in ("ours, deterministic false", "ours"):
-            mine = [l["tokens_per_s"] for l in entry[who]]
-            if mine:
-                said.append((statistics.median(mine) / statistics.median(theirs), min(mine) / max(theirs), max(mine) / min(theirs)))
+        said = [over(entry[who], entry["pytorch"]) for who in ("ours, deterministic false", "ours") if entry[who]]
         if said:
-            texts = ["{:.3f} ({:.3f} to {:.3f})".format(*r) for r in said]
+            texts = [RATIO.format(*r) for r in said]
             rows.append([f"{shape}: 1.1 times torch.compile", texts[0] + (f"; with `deterministic` {texts[1]}" if len(texts) > 1 else ""),
                          "met" if said[0][1] >= 1.1 else "missed" if said[0][2] < 1.1 else "cannot be told"])
     return table(["what was to be shown", "measured", "verdict"], rows)
+
+
+def over(mine, theirs):
+    """The ratio of the medians of tokens/s, with the least and the largest of single runs."""
+    mine, theirs = ([l["tokens_per_s"] for l in lines] for lines in (mine, theirs))
+    return statistics.median(mine) / statistics.median(theirs), min(mine) / max(theirs), max(mine) / min(theirs)
+
+
+RATIO = "{:.3f} ({:.3f} to {:.3f})"
 
 
 def speeds(cells):
@@ -132,12 +137,11 @@ def speeds(cells):
         for shape, entry in cell["steps"].get("steps", {}).items():
             if not isinstance(entry, dict) or "pytorch" not in entry:
                 continue
-            theirs = [l["tokens_per_s"] for l in entry["pytorch"]]
             for who, lines in entry.items():
                 if who == "ways" or not isinstance(lines, list) or not lines or not isinstance(lines[0], dict):
                     continue
                 mine = [l["tokens_per_s"] for l in lines]
-                ratio = f"{statistics.median(mine) / statistics.median(theirs):.3f} ({min(mine) / max(theirs):.3f} to {max(mine) / min(theirs):.3f})" if theirs and who != "pytorch" else ""
+                ratio = RATIO.format(*over(lines, entry["pytorch"])) if entry["pytorch"] and who != "pytorch" else ""
                 said = who if who != "pytorch" else f"PyTorch {lines[0]['version']}, {', '.join(max(lines, key=lambda l: l['tokens_per_s'])[k] for k in ('compile', 'attention'))}"
                 rows.append([shape, entry["recompute"], said, len(mine), f"{statistics.median(mine):.0f} ({min(mine):.0f} to {max(mine):.0f})",
                              f"{statistics.median(l['step_ms'] for l in lines):.1f}", f"{max(l.get('memory_peak_bytes', 0) for l in lines) / 2**30:.1f}", ratio])
@@ -163,7 +167,8 @@ def long_sequences(cells):
     cell, record = last(cells, "long")
     if not record:
         return ""
-    peak, rows = 989.4, []
+    peak = next(v for k, v in DENSE_BF16_TFLOPS.items() if k in cell["steps"]["device"]["gpu"])
+    rows = []
     for name, lines in record.items():
         if name == "lines" or not isinstance(lines, list):
             continue

@@ -33,16 +33,17 @@ TW_DEVICE Shares shares_of(float before, float part) {
   return {b / sum, p / sum, most + logf(sum)};
 }
 
-// From: what the call writes. To: what the op's tensor holds.
+// From: what the call writes. To: what the op's tensor holds, and with `add` keeps: results by their shares, gradients
+// (without lse) whole.
 template <typename From, typename To>
-struct MergeBody {
+struct PartBody {
   static constexpr int kWidth = kNumbers;
   const From* part;
   const float* part_lse;
-  To* out;
+  To* to;
   const float* lse;
   PartRows rows;
-  bool merge;
+  bool add;
   template <int W>
   struct Data {
     float part[W];
@@ -54,21 +55,22 @@ struct MergeBody {
   template <int W>
   TW_DEVICE void finish(int64_t i, Data<W>& d) const {
     const PartRows::Place place = rows.place(i);
-    if (merge) {
+    if (add) {
       float before[W];
-      load_floats<W>(out + place.to, before);
-      const Shares shares = shares_of(lse[place.row], part_lse[place.row]);
+      load_floats<W>(to + place.to, before);
+      Shares shares = {1.0f, 1.0f, 0.0f};
+      if (part_lse != nullptr) shares = shares_of(lse[place.row], part_lse[place.row]);
       TW_UNROLL
       for (int k = 0; k < W; ++k) {
         const float own = shares.before == 0.0f ? 0.0f : shares.before * before[k];
         d.part[k] = shares.part == 0.0f ? own : fmaf(shares.part, d.part[k], own);
       }
     }
-    store_floats<W>(out + place.to, d.part);
+    store_floats<W>(to + place.to, d.part);
   }
 };
 
-// Behind MergeBody, which reads what this replaces.
+// Behind the results, whose merging reads what this replaces.
 struct LseBody {
   static constexpr int kWidth = kVector<float>;
   const float* part;
@@ -91,42 +93,22 @@ struct LseBody {
   }
 };
 
-template <typename From, typename To>
-struct AddBody {
-  static constexpr int kWidth = kNumbers;
-  const From* part;
-  To* sum;
-  PartRows rows;
-  bool add;
-  template <int W>
-  struct Data {
-    float part[W];
-  };
-  template <int W>
-  TW_DEVICE void load(int64_t i, Data<W>& d) const {
-    load_floats<W>(part + i, d.part);
-  }
-  template <int W>
-  TW_DEVICE void finish(int64_t i, Data<W>& d) const {
-    const int64_t to = rows.place(i).to;
-    if (add) {
-      float before[W];
-      load_floats<W>(sum + to, before);
-      TW_UNROLL
-      for (int k = 0; k < W; ++k) d.part[k] += before[k];
-    }
-    store_floats<W>(sum + to, d.part);
-  }
-};
-
 PartRows part_rows(const AttentionCall& c, int64_t length, int64_t heads, const AttentionCall::Strides& to) {
   return {length, heads, c.head_dim, to[0], to[1], to[2]};
 }
 
-// body(a From{}, a To{}): what the call writes, and what `view` holds.
-template <typename Body>
-void with_types(DType written, const View& view, const Body& body) {
-  with_storage(written, [&](auto from) { with_storage(view.dtype, [&](auto to) { body(from, to); }); });
+void queue_part(CudaQueue& queue, const char* name, const AttentionCall& c, const std::byte* written,
+                const float* part_lse, const View& to, int64_t first, const float* lse, const PartRows& rows,
+                bool add) {
+  with_storage(c.dtype, [&](auto from_type) {
+    with_storage(to.dtype, [&](auto to_type) {
+      using From = decltype(from_type);
+      using To = decltype(to_type);
+      const PartBody<From, To> body = {
+          reinterpret_cast<const From*>(written), part_lse, to.as<To>() + first, lse, rows, add};
+      launch_flat<1>(queue, name, body, c.batch * rows.length * rows.heads * rows.d, aligned16(body.part, body.to));
+    });
+  });
 }
 
 }  // namespace
@@ -136,18 +118,11 @@ void attention_merge_cuda(Exec& exec, const AttentionForward& op, const Attentio
   const AttentionCall& c = calls.call;
   const AttentionPart at = attention_part(c);
   TW_CHECK(c.part && (op.lse || !op.merge), "results of a part are merged by their lse");
-  const PartRows rows = part_rows(c, c.q_len, c.q_heads, c.o);
   const auto* part_lse = reinterpret_cast<const float*>(written + at.lse);
   float* const lse = op.lse ? op.lse.as<float>() + start.lse : nullptr;
   CudaQueue queue(exec);
-  with_types(c.dtype, op.out, [&](auto from, auto to) {
-    using From = decltype(from);
-    using To = decltype(to);
-    const MergeBody<From, To> body = {
-        reinterpret_cast<const From*>(written + at.q), part_lse, op.out.as<To>() + start.o, lse, rows, op.merge};
-    launch_flat<1>(queue, "attention_merge", body, c.batch * c.q_len * c.q_heads * c.head_dim,
-                   aligned16(body.part, body.out));
-  });
+  queue_part(queue, "attention_merge", c, written + at.q, part_lse, op.out, start.o, lse,
+             part_rows(c, c.q_len, c.q_heads, c.o), op.merge);
   if (lse == nullptr) return;
   const LseBody body = {part_lse, lse, op.merge};
   launch_flat(queue, "attention_merge_lse", body, c.batch * c.q_heads * c.q_len, aligned16(part_lse, lse));
@@ -159,15 +134,8 @@ void attention_add_cuda(Exec& exec, const AttentionBackward& op, const Attention
   const AttentionPart at = attention_part(c);
   TW_CHECK(c.part && c.backward, "gradients of a part are added");
   CudaQueue queue(exec);
-  const auto add = [&](size_t from_byte, const View& sum, int64_t first, const PartRows& rows, bool adds) {
-    with_types(c.dtype, sum, [&](auto from, auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      const AddBody<From, To> body = {reinterpret_cast<const From*>(written + from_byte), sum.as<To>() + first, rows,
-                                      adds};
-      launch_flat<1>(queue, "attention_add", body, c.batch * rows.length * rows.heads * rows.d,
-                     aligned16(body.part, body.sum));
-    });
+  const auto add = [&](size_t from, const View& sum, int64_t first, const PartRows& rows, bool adds) {
+    queue_part(queue, "attention_add", c, written + from, nullptr, sum, first, nullptr, rows, adds);
   };
   add(at.q, op.dq, start.q, part_rows(c, c.q_len, c.q_heads, c.q), op.add_dq);
   add(at.k, op.dk, start.k, part_rows(c, c.kv_len, c.kv_heads, c.k), op.add_dkv);

@@ -22,7 +22,7 @@ constexpr int64_t kRowsPerTile = 192, kColsPerTile = 384;
 constexpr int64_t kMaxTiles = 16;
 // Cuts are at multiples of this (full vector registers); the last tile takes the rest.
 constexpr int64_t kUnit = 32;
-// Behind it oneDNN's AMX kernels divide K among threads (19 lengths, 9 shapes, up to 64 threads: the first was 1025).
+// The longest K that oneDNN's AMX kernels never divided among threads (19 lengths, 9 shapes, up to 64 threads).
 constexpr int64_t kWholeK = 1024;
 // Below this many multiplications waking a thread costs more than it saves.
 constexpr int64_t kSerialWork = 1 << 20;

@@ -7,11 +7,11 @@ import sweep_svg as svg
 from sweep_svg import esc
 
 POINTS_OF_A_CURVE = 110
-MOST_PANELS = 6  # of more, all are put into one
+MOST_PANELS = 6  # more than these are drawn as one
 
 # A step on a loss curve. bytes: on the wire so far, of all ranks; low, high: of the loss over seeds.
 Mark = collections.namedtuple("Mark", "step tokens bytes loss low high")
-FRONTS = {"tokens_per_s": "pareto.tokens_per_s", "wire_bytes_total": "pareto.run_wire_bytes_total"}  # columns of the table: where "on the front" stands
+FRONTS = {"tokens_per_s": "pareto.tokens_per_s", "wire_bytes_total": "pareto.run_wire_bytes_total"}  # column of the table -> column that is 1 on the Pareto front
 
 
 def short_key(key):
@@ -25,7 +25,7 @@ def shown(value):
 
 
 def label_of(values, axes):
-    """What a reader calls a point: its values on these axes, with their keys where a value does not speak for itself."""
+    """The label of a point: its values on these axes, with their keys where a value does not speak for itself."""
     words = []
     for axis in axes:
         for key in axis:
@@ -36,7 +36,7 @@ def label_of(values, axes):
 
 
 def panel_name(pairs):
-    """What the points of a panel share: of the launcher where it says something, since the rest was adapted to the machine."""
+    """The title of a panel: the launcher values that its points share, since the others only follow the machine; these where there are none."""
     launcher = [(k, v) for k, v in pairs if k.startswith("@")]
     return ", ".join(f"{shown(v)} {short_key(k)}" if k in ("@hosts", "@ranks", "@nodes", "@threads") else f"{short_key(k)} {shown(v)}" for k, v in launcher or pairs)
 
@@ -58,7 +58,7 @@ class View:
         # What names the points within a panel: axes that vary and are not in its title.
         varies = [a for a in axes if not set(a) <= in_panel and len({repr(sweep.axes.place(g["values"], a)) for g in groups}) > 1]
         compared = [a for a in varies if sweep.axes.compared(a)]
-        kinds = {}
+        kinds = {}  # what is compared with the baseline -> its colour in every panel, where eight colours are enough
         for g in groups:
             g["name"] = label_of(g["values"], varies) or g["rows"][0]["id"]
             g["kind"] = label_of(g["values"], compared) if compared else g["name"]
@@ -84,7 +84,7 @@ def is_base(row):
 
 
 def hint(row, loss):
-    """What a pointer over a point says."""
+    """The text that shows when the pointer is over a point."""
     words = [row["id"]]
     if isinstance(row.get(loss), (int, float)) and math.isfinite(row[loss]):
         words.append(f"{loss.replace('_', ' ')} {row[loss]:.4f}")
@@ -96,7 +96,7 @@ def hint(row, loss):
 
 
 def smoothed(values, parts=80):
-    """The mean of the values around each: one of `parts` to either side, fewer at the start and the end (as in report.html)."""
+    """The moving average over len(values) / parts values to either side, fewer at the start and the end (as in report.html)."""
     sums = [0.0]
     for v in values:
         sums.append(sums[-1] + v)
@@ -173,14 +173,14 @@ def loss_charts(view, members):
     return [*card("Loss against tokens", "training loss, smoothed; bands: over seeds; the first quarter may lie above the picture",
                   svg.lines(tokens, "loss against tokens", "tokens", y_from=0.25)),
             *card("Loss against bytes on the wire", "sent by all ranks up to there",
-                  svg.lines(sent, "loss against bytes", "bytes on the wire", x_format="decimal_bytes", y_from=0.1, x_scale="log" if spans(sent) else "linear",
+                  svg.lines(sent, "loss against bytes", "bytes on the wire", x_format="decimal_bytes", y_from=0.1, x_scale="log" if needs_log_scale(sent) else "linear",
                             names="on_lines" if len(sent) <= 12 else "ends")),
             *card("Training loss above the baseline's", "percent at equal tokens, smoothed; below the dotted line: better than the baseline",
                   svg.lines(above, "loss above the baseline", "tokens", y_format="percent", y_from=0.1, y_scale="signed", zero_line=True))]
 
 
-def spans(series):
-    """Whether the ends of the lines lie so far apart that their abscissa needs logarithms."""
+def needs_log_scale(series):
+    """Whether the ends of the lines lie too far apart for a linear x axis."""
     ends = [s["points"][-1][0] for s in series if s["points"]]
     return bool(ends) and max(ends) > 3 * min(ends)
 
@@ -191,7 +191,7 @@ def finished(group, *columns):
 
 
 def rows_of(panels, row):
-    """What row(group) makes of each group, unless None; of several panels, each one's name stands above its first row."""
+    """row(group) of every group, without None; with several panels, the name of each stands above its first row."""
     out = []
     for title, members in panels:
         rows = [made for g in members if (made := row(g))]
@@ -241,14 +241,14 @@ def pareto(view, members, name, x_label, better, x_format="number"):
 
 
 def bar_rows(view, column, note):
-    """Rows of a bar chart over all panels; note(row, group) is said behind the value."""
+    """Rows of a bar chart over all panels; the words note(row, group) stand behind the value."""
     def row(g):
         r = g["rows"][0]
         if r.get("mean." + column) is None:
             return None
-        done = finished(g)[0]
+        first = finished(g)[0]
         return {"label": g["name"], "value": r["mean." + column], "low": r.get("low." + column), "high": r.get("high." + column), "color": g["color"],
-                "href": done["report"], "title": hint(done, view.loss), "note": note(r, g)}
+                "href": first["report"], "title": hint(first, view.loss), "note": note(r, g)}
     return rows_of(view.panels, row)
 
 
@@ -285,11 +285,11 @@ def tiles(view):
         known = [g for g in view.groups if g["rows"][0].get("mean." + column)]
         if known:
             group = best(known, key=lambda g, c=column: g["rows"][0]["mean." + c])
-            out.append((words, say(group["rows"][0]["mean." + column]), named(view, group)))
+            out.append((words, say(group["rows"][0]["mean." + column]), full_name(view, group)))
     return '<div class="tiles">' + "".join(f'<div class="tile"><span>{esc(a)}</span><b>{esc(b)}</b><em>{esc(c)}</em></div>' for a, b, c in out) + "</div>"
 
 
-def named(view, group):
+def full_name(view, group):
     title = next(t for t, members in view.panels if group in members)
     return f"{group['name']} ({title})" if title else group["name"]
 

@@ -1,4 +1,4 @@
-// Levels for normal numbers with a scale per block; compiled once per instruction set.
+// Codec lloyd_max: levels for normally distributed numbers, a scale per block; compiled once per instruction set.
 #include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_simd.h"
 #include "compression/codecs/log_scale_simd.h"
@@ -6,8 +6,8 @@
 namespace thinwire::TW_ISA {
 namespace {
 
-// Levels of a standard normal distribution's magnitudes, and the magnitudes between them in units of the mean one,
-// sqrt(2 / pi): midpoints of levels, each level the mean of what lies between its thresholds.
+// Levels for the magnitude of a standard normal number, each the mean of what lies between its thresholds. Thresholds
+// are the midpoints of levels, as multiples of the mean magnitude, sqrt(2 / pi).
 template <int Bits>
 struct Table;
 template <>
@@ -28,9 +28,9 @@ struct Table<4> {
                                           1.80118636f, 2.31052448f, 3.00896084f};
 };
 
-// Level k in lane k, over and over.
+// Level k in lane k, repeated to fill the lanes.
 template <int Bits>
-TW_INLINE VecF magnitudes() {
+TW_INLINE VecF level_table() {
   float v[kLanes];
   for (int i = 0; i < kLanes; ++i) v[i] = Table<Bits>::kLevels[i % (1 << (Bits - 1))];
   return load(v);
@@ -43,18 +43,18 @@ TW_INLINE VecF look_up(VecF table, VecI lane) {
 #endif
 }
 
-// Number of thresholds that y reaches.
+// The level of a magnitude y, in units of the mean: how many thresholds it reaches.
 template <int Bits>
-TW_INLINE VecI rank_of(VecF y) {
-  VecI rank{};
-  for (const float t : Table<Bits>::kThresholds) rank -= y >= splat(t);
-  return rank;
+TW_INLINE VecI level_index(VecF y) {
+  VecI index{};
+  for (const float t : Table<Bits>::kThresholds) index -= y >= splat(t);
+  return index;
 }
 
-// The code of an element v of that rank.
+// The code of an element v: its level's index below its sign.
 template <int Bits>
-TW_INLINE VecI with_sign(VecI rank, VecF v) {
-  return rank | ((VecI)v >> 31 & (1 << (Bits - 1)));
+TW_INLINE VecI with_sign(VecI index, VecF v) {
+  return index | ((VecI)v >> 31 & (1 << (Bits - 1)));
 }
 
 // ---- scales --------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ struct BlockScales {
   float scale;  // NaN where something is not finite
 };
 
-// One block. Zeros behind the last element count in neither sum: their level is masked out.
+// One block; its scale is the least-squares fit of levels to magnitudes. Lanes behind the last element get level 0.
 template <int Bits>
 TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
   const Size size = size_of_block(x, n);
@@ -71,30 +71,30 @@ TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
   const float m = size.mean;
   if (!(m >= kSmallestMean)) return {0.0f, 0.0f};
   const float inverse = 1.0f / m;
-  Lanes with, of;
+  Lanes dots, squares;
   for (int64_t i = 0; i < n; i += 16) {
     for (int j = 0; j < Lanes::kParts; ++j) {
       const int64_t at = i + j * kLanes, left = n - at;
       if (left <= 0) continue;
       const VecF y = product(magnitude(left >= kLanes ? load(x + at) : load_first(x + at, left)), splat(inverse));
-      VecF level = look_up(magnitudes<Bits>(), rank_of<Bits>(y));
+      VecF level = look_up(level_table<Bits>(), level_index<Bits>(y));
       if (left < kLanes) {
         float l[kLanes] = {}, all[kLanes];
         store(all, level);
         for (int64_t q = 0; q < left; ++q) l[q] = all[q];
         level = load(l);
       }
-      with.part[j] = fma(y, level, with.part[j]);
-      of.part[j] = fma(level, level, of.part[j]);
+      dots.part[j] = fma(y, level, dots.part[j]);
+      squares.part[j] = fma(level, level, squares.part[j]);
     }
   }
-  // y is in units of the mean, so neither sum can overflow. The highest level of the largest scale must be finite.
-  const float scale = with.total() / of.total() * m;
+  // y is in units of the mean, so neither sum can overflow. Up to kLargestScale, scale * level is finite, too.
+  const float scale = dots.total() / squares.total() * m;
   return {inverse, scale < kLargestScale ? scale : kLargestScale};
 }
 
-// kLanes whole blocks at once, with the same sums; also their codes, where blocks are whole units and `codes` is there.
-// False: something is not finite, and what was written is worth nothing.
+// The same for kLanes whole blocks at once. Also writes their codes unless `codes` is nullptr; blocks are then whole
+// units. False: an element is not finite, and what was written is to be overwritten.
 template <int Bits>
 TW_INLINE bool scales_of_blocks(const float* x, int64_t block, float* inverses, float* scales, uint8_t* codes) {
   float largest[kLanes];
@@ -102,38 +102,38 @@ TW_INLINE bool scales_of_blocks(const float* x, int64_t block, float* inverses, 
   for (const float v : largest) {
     if (!finite(v)) return false;
   }
-  VecF sums[kLanes], weights[kLanes];
-  const VecI there = m >= splat(kSmallestMean);
-  store(inverses, there ? splat(1.0f) / m : VecF{});
-  const VecF levels = magnitudes<Bits>();
+  VecF block_dots[kLanes], block_squares[kLanes];
+  const VecI kept = m >= splat(kSmallestMean);
+  store(inverses, kept ? splat(1.0f) / m : VecF{});
+  const VecF levels = level_table<Bits>();
   for (int b = 0; b < kLanes; ++b) {
     const VecF inverse = splat(inverses[b]);
-    Lanes with, of;
+    Lanes dots, squares;
     const float* const from = x + b * block;
-    const auto add = [&](const float* p, int part) TW_INLINE_LAMBDA {
+    const auto add_and_code = [&](const float* p, int part) TW_INLINE_LAMBDA {
       const VecF v = load(p), y = product(magnitude(v), inverse);
-      const VecI rank = rank_of<Bits>(y);
-      const VecF level = look_up(levels, rank);
-      with.part[part] = fma(y, level, with.part[part]);
-      of.part[part] = fma(level, level, of.part[part]);
-      return with_sign<Bits>(rank, v);
+      const VecI index = level_index<Bits>(y);
+      const VecF level = look_up(levels, index);
+      dots.part[part] = fma(y, level, dots.part[part]);
+      squares.part[part] = fma(level, level, squares.part[part]);
+      return with_sign<Bits>(index, v);
     };
     if (codes == nullptr) {
       for (int64_t i = 0; i < block; i += 16) {
-        for (int j = 0; j < Lanes::kParts; ++j) add(from + i + j * kLanes, j);
+        for (int j = 0; j < Lanes::kParts; ++j) add_and_code(from + i + j * kLanes, j);
       }
     } else {
       for (int64_t i = 0; i < block; i += kUnit, codes += kUnit * Bits / 8) {
         VecI q[kUnitVectors];
-        for (int j = 0; j < kUnitVectors; ++j) q[j] = add(from + i + j * kLanes, j % Lanes::kParts);
+        for (int j = 0; j < kUnitVectors; ++j) q[j] = add_and_code(from + i + j * kLanes, j % Lanes::kParts);
         store_codes<Bits>(codes, narrow(q));
       }
     }
-    sums[b] = with.folded();
-    weights[b] = of.folded();
+    block_dots[b] = dots.folded();
+    block_squares[b] = squares.folded();
   }
-  const VecF scale = product(lane_sums(sums) / lane_sums(weights), m);
-  store(scales, there ? (scale < splat(kLargestScale) ? scale : splat(kLargestScale)) : VecF{});
+  const VecF scale = product(lane_sums(block_dots) / lane_sums(block_squares), m);
+  store(scales, kept ? (scale < splat(kLargestScale) ? scale : splat(kLargestScale)) : VecF{});
   return true;
 }
 
@@ -141,11 +141,11 @@ TW_INLINE bool scales_of_blocks(const float* x, int64_t block, float* inverses, 
 template <int Bits>
 struct LevelEncoder {
   template <typename Scales>
-  TW_INLINE Codes unit(const float* x, const Scales& scales, int64_t) const {
+  TW_INLINE Codes unit(const float* x, const Scales& inverse_means, int64_t) const {
     VecI q[kUnitVectors];
     for (int j = 0; j < kUnitVectors; ++j) {
       const VecF v = load(x + j * kLanes);
-      q[j] = with_sign<Bits>(rank_of<Bits>(product(magnitude(v), scales.at(j))), v);
+      q[j] = with_sign<Bits>(level_index<Bits>(product(magnitude(v), inverse_means.at(j))), v);
     }
     return narrow(q);
   }
@@ -157,7 +157,7 @@ bool encode_bits(int64_t block, const float* x, int64_t n, uint8_t* out) {
   const int64_t blocks = (n + block - 1) / block;
   uint8_t* const codes = out + 2 + blocks;
   const bool whole_units = block % kUnit == 0;
-  int64_t done = 0;  // blocks
+  int64_t done = 0;  // blocks whose scales are there, and their codes where blocks are whole units
   for (; (done + kLanes) * block <= n; done += kLanes) {
     const int64_t first = done * block;
     uint8_t* const to = whole_units ? codes + first * Bits / 8 : nullptr;
@@ -186,7 +186,7 @@ bool encode(int bits, int64_t block, const float* x, int64_t n, uint8_t* out) {
 // ---- decode --------------------------------------------------------------------------------------------------------
 template <int Bits>
 struct LevelDecoder {
-  // Every code's level, over and over: lanes are chosen by more bits than a code has.
+  // The value of code k in lane k, repeated: loose_codes() leaves rubbish above a code's bits.
   TW_INLINE static VecF levels() {
     constexpr int kHalf = 1 << (Bits - 1);
     float v[kLanes];
@@ -215,7 +215,7 @@ struct LevelDecoder {
   TW_INLINE VecF vector(const uint8_t* in, const Scales& scales, int j, int64_t) const {
     const VecU codes = loose_codes<Bits>(in);
     VecF level = (VecF)_mm256_permutevar8x32_ps((__m256)levels(), (__m256i)codes);
-    // Eight lanes hold the levels of four bits without their sign.
+    // Eight lanes hold the positive half of 16 values: the sign is bit 3 of the code.
     if constexpr (Bits == 4) level = (VecF)((VecU)level ^ (codes << 28 & 0x80000000u));
     return product(level, scales.at(j));
   }

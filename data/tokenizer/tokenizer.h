@@ -1,4 +1,4 @@
-// Text to token ids and back: the one interface, and the words by which users choose a tokenizer.
+// The interface of all tokenizers, text to token ids and back, and the words by which users choose one.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,14 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids in [0, vocab_size()). Any bytes are accepted; text without well-formed UTF-8 comes back from decode() unchanged
-  // where name() is "byte" or "bpe" (without a normalizer), and with U+FFFD in place of bad bytes where it is
-  // "sentencepiece".
+  // Ids in [0, vocab_size()). Any bytes are accepted: those that are not UTF-8 come back from decode() unchanged where
+  // name() is "byte" or "bpe" (without a normalizer), and as U+FFFD where it is "sentencepiece".
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
-  // The text of the ids, special tokens as they are written. Throws Error(kBadData) for an id outside the vocabulary.
+  // The text of the ids, special tokens spelled out. Throws Error(kBadData) for an id outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
-  // Ids that belong around a whole text, once, such as Llama 3's <|begin_of_text|>: encode() leaves them to the caller,
-  // who may cut a text into pieces.
+  // Ids that belong once around a whole text, such as Llama 3's <|begin_of_text|>. The caller adds them, not encode(),
+  // which may get a text in pieces.
   virtual std::span<const int32_t> before_text() const { return {}; }
   virtual std::span<const int32_t> after_text() const { return {}; }
 
@@ -33,12 +32,11 @@ class Tokenizer {
   virtual std::string name() const = 0;            // "byte" | "bpe" | "sentencepiece"
 };
 
-// Throws Error(kBadData) for the first id that is not in [0, vocab).
+// Throws Error(kBadData) naming `tokenizer` for the first id that is not in [0, vocab).
 void check_ids(std::span<const int32_t> ids, int64_t vocab, const std::string& tokenizer);
 
 // byte                    id = byte, vocabulary 256, no end-of-document token;
-//                         with `need_eod` the id 256 is one and the vocabulary 257 (byte-level configs then set 257
-//                         too)
+//                         with `need_eod` id 256 is that token, and the vocabulary 257 (as configs must then say)
 // bpe:FILE                a byte-level BPE `tokenizer.json` (GPT-NeoX, Llama 3: see tokenizer_files.h for what is read)
 // bpe:VOCAB.json,MERGES   GPT-2's pair of files; splits at the first ".json,"
 // sentencepiece:FILE      a SentencePiece `.model`

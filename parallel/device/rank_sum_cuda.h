@@ -1,4 +1,4 @@
-// The kernel behind NcclCalls::sum_in_rank_order.
+// The CUDA kernel of NcclCalls::sum_in_rank_order.
 #pragma once
 
 #include "engine/base/ops/ops.h"
@@ -6,7 +6,7 @@
 
 namespace thinwire {
 
-// Queues it on the stream of `exec`, which was made with cuda_ops() (in tests: with the emulated table).
+// Queues the sum on exec.stream. exec: made with cuda_ops() (in tests: with the emulated table).
 void rank_sum_cuda(Exec& exec, const RankSum& sum);
 
 }  // namespace thinwire

@@ -12,21 +12,19 @@ namespace thinwire {
 
 inline constexpr int kMostPieces = 24;  // of a unit
 
-// How a piece falls on the groups: bounds relative to the piece (shard) and to its part inside `gradients` (refine),
-// and the part of it that is this rank's.
+// How the groups of a UnitShard cut a piece.
 struct PieceRanges {
-  std::vector<int64_t> shard_bounds, refine_bounds;
-  Range refined, mine;  // relative to the unit's start
+  std::vector<int64_t> shard_bounds, refine_bounds;  // relative to the piece's start; to the start of `refined`
+  Range refined, mine;  // the piece inside `gradients`, inside `optimizer`; relative to the unit's start
 };
 
-// A range of a unit that travels as one message: what a rule compresses and what it leaves as it is are different
-// pieces.
+// A range of a unit that travels as one message, all of it under one rule.
 struct UnitPiece {
   Range range;  // elements, relative to the unit's start
   uint32_t slot = 0;
   int rule = 0;  // see MessageKey
-  // The matrices that lie whole in the piece as it is summed over the gradients' level, over the optimizer's level (its
-  // part inside this rank's `gradients`), and between replicas (inside `optimizer`). Positions are relative to that.
+  // The matrices that lie whole in `range`, in ranges.refined and in ranges.mine, positions relative to the start of
+  // that: for the sums over the gradients' level, over the optimizer's level, and between replicas.
   std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
   PieceRanges ranges;
   bool awaited = false;  // see MessageKey
@@ -38,8 +36,8 @@ struct UnitPiece {
 // A piece without matrices.
 UnitPiece make_piece(Range range, uint32_t slot, int rule, const UnitShard& shard);
 
-// Tensors fall under the first of `rules` that selects them; without rules the unit is one piece. `unit_number` numbers
-// the slots.
+// Tensors fall under the first of `rules` that selects them; without rules the unit is one piece, under kNoRule. Slots
+// count from unit_number * kMostPieces on. More than kMostPieces pieces are a CHECK failure.
 std::vector<UnitPiece> split_unit(std::span<const UnitRule> rules, int unit_number, const UnitShard& shard,
                                   const Unit& unit, const ParamList& params);
 

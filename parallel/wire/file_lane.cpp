@@ -1,8 +1,7 @@
-// A queue and a detached thread that owns it together with its user.
+// A queue of tasks that a detached thread and the FileLane own together: a task that hangs may outlive the lane.
 #include "parallel/wire/file_lane.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -16,16 +15,16 @@
 namespace thinwire {
 namespace {
 
-constexpr size_t kMostTasks = 64;  // behind one that hangs nothing is worth more
+constexpr size_t kMostTasks = 64;  // so many wait only behind one that hangs, and more would wait for ever
 
 }  // namespace
 
-// The lock is held for a few moves, never during a task.
+// The lock is never held during a task.
 struct FileLane::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
-  uint64_t given = 0, over = 0;
+  uint64_t queued = 0, done = 0;  // tasks so far
   bool stop = false;
 
   void run() {
@@ -38,23 +37,22 @@ struct FileLane::State {
       lock.unlock();
       try {
         task();
-      } catch (...) {  // whoever wants to know looks at what the task has left
+      } catch (...) {  // dropped: what a task has to say, it leaves in what it captured
       }
-      task = nullptr;
+      task = nullptr;  // destroys its captures outside of the lock
       lock.lock();
-      ++over;
+      ++done;
       changed.notify_all();
     }
   }
 };
 
 FileLane::FileLane(const char* name) : state_(std::make_shared<State>()) {
-  const sigset_t before = block_signals();  // they are the main thread's
+  const SignalsBlocked blocked;
   std::thread([state = state_, name = std::string(name)] {
     pthread_setname_np(pthread_self(), name.c_str());
     state->run();
   }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 FileLane::~FileLane() {
@@ -67,14 +65,14 @@ bool FileLane::within(double seconds, std::function<void()> task) {
   std::unique_lock lock(state_->mutex);
   if (state_->tasks.size() >= kMostTasks) return false;
   state_->tasks.push_back(std::move(task));
-  const uint64_t mine = ++state_->given;
+  const uint64_t number = ++state_->queued;
   state_->changed.notify_all();
-  return state_->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state_->over >= mine; });
+  return state_->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state_->done >= number; });
 }
 
 bool FileLane::idle() const {
   std::lock_guard lock(state_->mutex);
-  return state_->over == state_->given;
+  return state_->done == state_->queued;
 }
 
 }  // namespace thinwire

@@ -125,9 +125,8 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
   waited_for_ns.resize(static_cast<size_t>(transport_.size()));
   if (options.thread && transport->size() > 1) {
     // Signals are the main thread's: they must not end a poll in the middle of somebody's handler.
-    const sigset_t before = block_signals();
+    const SignalsBlocked blocked;
     thread = std::thread([this] { run_thread(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
     watchdog = std::make_unique<Watchdog>(

@@ -21,13 +21,17 @@ void* BlockPool::allocate(size_t bytes) {
   const int size_class = class_of(bytes);
   {
     std::lock_guard lock(mutex_);
-    ++out_;
     if (Free* block = free_[static_cast<size_t>(size_class)]; block != nullptr) {
       free_[static_cast<size_t>(size_class)] = block->next;
+      ++out_;
       return block;
     }
   }
-  return ::operator new (size_t{1} << (size_class + kSmallestBits), kAlignment);
+  void* const block =
+      ::operator new (size_t{1} << (size_class + kSmallestBits), kAlignment);  // may throw: counts behind
+  std::lock_guard lock(mutex_);
+  ++out_;
+  return block;
 }
 
 void BlockPool::release(void* block, size_t bytes) noexcept {

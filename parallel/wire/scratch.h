@@ -1,4 +1,4 @@
-// Memory for coroutine frames, operations and the work space of algorithms: blocks that are given back are used again.
+// A pool of memory blocks for coroutine frames, operations and the work space of algorithms.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace thinwire {
 
-// Free lists by power-of-two size; memory is never returned to the system while the pool lives. Thread-safe: frames are
-// made by the thread that issues and freed by the one that polls. Blocks start on a cache line.
+// Free lists by power-of-two size; the system gets memory back only when the pool ends. Thread-safe: frames are made by
+// the thread that issues and freed by the one that polls. Blocks start on a cache line (64 bytes).
 class BlockPool {
  public:
   // Made by create(), ended by retire(): a block that is still out (a finished ticket that nobody looked at) keeps the
@@ -23,7 +23,7 @@ class BlockPool {
 
   void* allocate(size_t bytes);
   void release(void* block, size_t bytes) noexcept;  // bytes: as allocated
-  int64_t blocks_out() const;
+  int64_t blocks_out() const;                        // allocated and not released
 
  private:
   struct Free {
@@ -40,7 +40,7 @@ class BlockPool {
   bool retired_ = false;
 };
 
-// So that std::allocate_shared draws from a pool.
+// Lets std::allocate_shared allocate from a pool.
 template <typename T>
 struct PoolAllocator {
   using value_type = T;
@@ -53,7 +53,7 @@ struct PoolAllocator {
   BlockPool* pool_;
 };
 
-// A lease on `count` elements of uninitialised work space; given back when it goes.
+// `count` uninitialised elements of work space (trivial types), released by the destructor.
 template <typename T>
 class Scratch {
  public:

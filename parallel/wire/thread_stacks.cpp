@@ -136,12 +136,15 @@ int stack_signal() {
   return SIGRTMIN + 7;
 }
 
-sigset_t block_signals() {
-  sigset_t most, before;
+SignalsBlocked::SignalsBlocked() {
+  sigset_t most;
   sigfillset(&most);
   sigdelset(&most, stack_signal());
-  pthread_sigmask(SIG_SETMASK, &most, &before);
-  return before;
+  pthread_sigmask(SIG_SETMASK, &most, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() {
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 void prepare_thread_stacks() {

@@ -110,8 +110,7 @@ Watchdog::Watchdog(Transport& transport, const FlightRecorder& recorder, Watchdo
     }
   }
   prepare_thread_stacks();
-  // Signals are the main thread's.
-  const sigset_t before = block_signals();
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] {
     try {
       run();
@@ -119,7 +118,6 @@ Watchdog::Watchdog(Transport& transport, const FlightRecorder& recorder, Watchdo
       // Where ranks are threads, abort() leaves with what every other thread of the world gets as well.
     }
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Watchdog::~Watchdog() {

@@ -23,14 +23,14 @@ struct PlacementLevels {
   Level secondary = Level::kReplicated;  // kReplicated: none
 };
 
-// Widths in ranks: weights | gradients | optimizer | replicas, each divides the next; secondary 0: none, else it
-// divides weights. replicas is the size of the data-parallel group.
+// Widths in ranks, each divides the next: weights, gradients, optimizer, replicas (all data-parallel ranks). secondary
+// divides weights; 0: none.
 struct Placement {
   int weights = 1, gradients = 1, optimizer = 1, replicas = 1, secondary = 0;
   Hold hold = Hold::kUnit;
   EmbeddingSyncKind embedding = EmbeddingSyncKind::kFused;
-  // false, for measuring: gathers and reductions are waited for where they start. Not those of a tied embedding, whose
-  // other stage comes to them at another point of its plan.
+  // false, for measuring: gathers and reductions are waited for where they start. Not those of a tied embedding: its
+  // other stage starts them at another point of its plan, and the wait could deadlock.
   bool overlap = true;
 };
 
@@ -47,27 +47,26 @@ struct Range {
 // Splits [0, count) into `parts` on multiples of kQuantum: parts + 1 bounds. count is a multiple of kQuantum.
 std::vector<int64_t> split_bounds(int64_t count, int parts);
 
-// The groups of one unit on one data-parallel rank, and its ranges. With dp = k * gradients + j * weights + i a rank
-// owns piece i of the unit as weights, piece j of that as gradients, piece k of that as optimizer state. `members` are
-// indices of the data-parallel group (of stage_count stages, see below), ordered so that pieces lie in order of
-// members.
+// The groups and ranges of a unit on data-parallel rank dp = r * optimizer + k * gradients + j * weights + i: it owns
+// piece i of the unit as weights, piece j of that as gradients, piece k of that as optimizer state, in replica r.
+// `members` are indices of the data-parallel group (of stage_count stages, see below), in the order of their pieces.
 struct ShardGroup {
   std::vector<int> members;     // dp + stage * replicas
   std::vector<int64_t> bounds;  // members + 1; elements, relative to the range that the group shards
 };
 struct UnitShard {
   Range weights, gradients, optimizer, secondary;  // elements relative to the unit's start
-  ShardGroup gather;                               // unit over the weights' width
-  ShardGroup shard;                                // unit over the gradients' width
-  ShardGroup refine;                               // `gradients` over optimizer / gradients
-  ShardGroup sync;                                 // `weights` over optimizer / weights
-  ShardGroup keep;                                 // unit over the secondary width
+  ShardGroup gather;                               // cuts the unit into weights ranges
+  ShardGroup shard;                                // cuts the unit into gradients ranges
+  ShardGroup refine;                               // cuts this rank's `gradients` into optimizer ranges
+  ShardGroup sync;                                 // cuts this rank's `weights` into optimizer ranges
+  ShardGroup keep;                                 // cuts the unit into secondary ranges; empty without a secondary
   std::vector<int> replicas;                       // members that hold the same optimizer range
-  bool counted = true;                             // one of the replicas counts in norms and saves: this one
+  bool counted = true;                             // of the replicas, this one counts in norms and saves
 };
-// A tied embedding lives on two stages (stage_count 2, `stage` 0 = first, 1 = last). Fused: the two stages join the
-// optimizer's shards when it is global, else the replicas. Two-step: they are always replicas, reduced in a second step
-// (`replicas` then lists the same-dp rank of the other stage last, and dp replicas first).
+// A tied embedding lives on two stages (stage_count 2, `stage` 0 = first, 1 = last). Fused: both stages together shard
+// the optimizer state when its level is global, else they are replicas in one reduction. Two-step: always replicas,
+// reduced in a second step (`replicas` lists the own stage's first and the other stage's rank of the same dp last).
 UnitShard shard_unit(int64_t count, const Placement& placement, int dp_rank, int stage = 0, int stage_count = 1);
 
 }  // namespace thinwire

@@ -178,6 +178,13 @@ bool fits(const nlohmann::json& schema, const nlohmann::json& value) {
   return true;
 }
 
+TEST(KeyTable, LongValuesAreCutBetweenCharacters) {
+  EXPECT_EQ(shown(std::string(58, 'a')), '"' + std::string(58, 'a') + '"');
+  // 1 + 55 bytes, then characters of two, three and four bytes across byte 57.
+  for (const char* character : {"\u00e9", "\u20ac", "\U0001f600"})
+    EXPECT_EQ(shown(std::string(55, 'a') + character + std::string(9, 'b')), '"' + std::string(55, 'a') + "...");
+}
+
 TEST(KeyTable, SchemaAcceptsWhatLoads) {
   const nlohmann::json schema = nlohmann::json::parse(json_schema());
   EXPECT_EQ(schema["$schema"], "http://json-schema.org/draft-07/schema#");

@@ -20,15 +20,15 @@
 namespace thinwire {
 namespace {
 
-constexpr size_t kMost = size_t{64} << 20;                              // of one call of the system
+constexpr size_t kMost = size_t{64} << 20;                              // bytes of one read or write
 constexpr std::chrono::milliseconds kFirstPause{50}, kLastPause{3200};  // 6.35 s in all
 
 std::string reason() {
   return std::strerror(errno);
 }
 
-// Makes attempts until one returns 0, or an error that says what the path is: that is returned. Every other one may be
-// the system's, and pass.
+// Repeats `attempt`, which returns 0 or an errno, until that is 0 or an error of the path itself, and returns it. Other
+// errors may be the file system's and pass: a warning, tries for 6 s, then Error(kIo).
 template <typename Attempt>
 int persist(const std::string& path, const char* what, const Attempt& attempt) {
   for (auto pause = kFirstPause;; pause *= 2) {
@@ -67,7 +67,7 @@ Descriptor open_to_read(const std::string& path) {
   return file;
 }
 
-// Reads on from byte offset + done. 0, or errno.
+// Reads from byte offset + done until `out` is full or the file ends. Returns 0 or an errno.
 int read_some(const Descriptor& file, uint64_t offset, std::span<std::byte> out, size_t& done) {
   while (done < out.size()) {
     const ssize_t n =
@@ -135,7 +135,7 @@ std::string read_file(const std::string& path, size_t limit) {
   }
   char buffer[1 << 16];
   for (ssize_t n = 1; n > 0;) {
-    // Not at an offset: it may be a pipe.
+    // read, not pread: the file may be a pipe.
     persist_or_refuse(path, "read", [&] {
       do n = ::read(file.get(), buffer, sizeof buffer);
       while (n < 0 && errno == EINTR);
@@ -165,9 +165,9 @@ void rename_file(const std::string& from, const std::string& to) {
 std::string temporary_beside(const std::string& path) {
   const std::string name = path + ".tmp-" + this_host() + "-" + std::to_string(::getpid());
   struct stat info {};
-  for (int number = 2;; ++number) {
-    const std::string free = number == 2 ? name : name + "-" + std::to_string(number - 1);
-    if (::lstat(free.c_str(), &info) != 0) return free;
+  for (int number = 1;; ++number) {
+    const std::string candidate = number == 1 ? name : name + "-" + std::to_string(number);
+    if (::lstat(candidate.c_str(), &info) != 0) return candidate;
   }
 }
 
@@ -180,7 +180,7 @@ void write_file_atomic(const std::string& path, const std::string& content, bool
   };
   {
     Descriptor file;
-    do {  // until no other thread was faster
+    do {  // again where another thread took the name first
       temporary = temporary_beside(path);
       file = Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     } while (!file && errno == EEXIST);
@@ -211,7 +211,7 @@ std::vector<std::string> list_directory(const std::string& path) {
     const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
     if (directory == nullptr) return errno;
     for (;;) {
-      errno = 0;  // the only sign of a failure
+      errno = 0;  // readdir returns nullptr at the end, too: only errno tells a failure
       const dirent* entry = ::readdir(directory.get());
       if (entry == nullptr) return errno;
       const std::string name = entry->d_name;

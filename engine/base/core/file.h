@@ -57,8 +57,8 @@ void rename_file(const std::string& from, const std::string& to);
 // taken (by another thread, or by a process of another container that died). To be opened with O_EXCL.
 std::string temporary_beside(const std::string& path);
 
-// Writes a new file beside `path`, flushes it to disk and renames it over `path`; fsyncs the directory when `durable`.
-// Throws Error(kIo) naming path and reason; the old file is then untouched.
+// Writes a new file beside `path` and renames it over `path`; `durable`: fsyncs the file before and the directory
+// after. Throws Error(kIo) naming path and reason; the old file is then untouched.
 void write_file_atomic(const std::string& path, const std::string& content, bool durable = true);
 
 // fsync of a directory, so that renames in it survive a power cut.

@@ -1,5 +1,4 @@
-// Which free block of memory serves a request, and which are of no use any more: the books of a pool, without its
-// memory.
+// The bookkeeping of a memory pool: which free block serves a request, and which free blocks go back to the system.
 #pragma once
 
 #include <cstddef>
@@ -11,28 +10,29 @@
 
 namespace thinwire {
 
-// Sizes are rounded up by an eighth at most (4 KiB at least), so that requests that differ by little share blocks and
-// large ones waste little. A block is known by its address. Not safe to call from several threads.
+// Sizes are rounded up to multiples of 4 KiB, or of 1/8 of the power of two below them where that is more: requests
+// that differ by little share blocks, and large ones waste at most an eighth. A block is known by its address. Not
+// thread-safe.
 class BlockCache {
  public:
   static size_t rounded(size_t bytes);
 
-  // The smallest free block of at least `bytes` that is at most twice as large, or nullptr: the caller gets one of
-  // rounded(bytes) from the system and adds it, in use.
+  // The smallest free block of rounded(bytes) to twice that, now in use. nullptr: there is none; the caller takes
+  // rounded(bytes) from the system and add()s them as a block in use.
   void* take(size_t bytes);
   void add(void* memory, size_t bytes);
   void give_back(void* memory);
-  // Takes out free blocks that have not been used in the last `age` requests (0: all that are free): for the system.
+  // Removes the free blocks that none of the last `age` requests got (0: all free ones), for the caller to free.
   std::vector<void*> remove_unused(uint64_t age);
 
   bool owns(const void* memory, size_t bytes) const;  // whether the range lies in one block
-  std::vector<void*> all() const;
-  size_t bytes() const { return bytes_; }
+  std::vector<void*> all() const;                     // free or in use
+  size_t bytes() const { return bytes_; }             // of all blocks
 
  private:
   struct Block {
     size_t bytes = 0;
-    uint64_t used = 0;  // the request that got it last
+    uint64_t used = 0;  // number of the last request that got it
   };
   std::map<const char*, Block> blocks_;
   std::set<std::pair<size_t, const char*>> free_;  // by size

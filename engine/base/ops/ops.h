@@ -1,10 +1,10 @@
 // The math: one table of typed functions per backend. Every op states shapes, dtypes and what it does to its outputs.
 //
-// Legend: N tokens (batch * length, batch-major), h hidden, f feed-forward, V vocabulary rows, T length, d head size.
-// "T" as a dtype means the compute dtype of the run (fp32, bf16 or fp16); statistics, losses and gradients of
-// parameters are fp32. Arithmetic inside an op is fp32 (sums over rows in fixed blocks), results are rounded once to
-// the output's dtype. The bits of a result do not depend on the number of threads: reductions are cut by data, never by
-// thread. Wrong shapes or dtypes are CHECK failures. All pointers are device memory of the table's backend.
+// Legend: N tokens (batch * length, batch-major), h hidden, f feed-forward, V vocabulary rows, d head size; T is a
+// dtype, the compute dtype of the run (fp32, bf16 or fp16). Statistics, losses and gradients of parameters are fp32.
+// Arithmetic inside an op is fp32 (sums over rows in fixed blocks), results are rounded once to the output's dtype. The
+// bits of a result do not depend on the number of threads: reductions are cut by data, never by thread. Wrong shapes or
+// dtypes are CHECK failures. All pointers are device memory of the table's backend.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ namespace thinwire {
 class OpState {
  public:
   virtual ~OpState() = default;
-  // Where ops run on a device of their own, a token or target out of range shows here: waits for the stream, and is a
-  // CHECK failure if there was one. (On CPU the op itself is.)
+  // Waits for the stream; a CHECK failure if an op on it met a token or target out of range. Does nothing on CPU, where
+  // the op itself fails.
   virtual void check_faults(Stream&) {}
-  // How often memory that ops work in, and their arguments point at, was replaced by larger memory: what was recorded
-  // before (engine/base/device/recording.h) must not be queued again.
+  // How often a scratch buffer was replaced by a larger one. Recordings from before (engine/base/device/recording.h)
+  // point at the old one and must not be queued again.
   virtual uint64_t memory_moves() const { return 0; }
 };
 
 struct OpTable;
-class OpWatcher;  // for tables that tell of every op to somebody
+class OpWatcher;  // is told of every op (op_watch.h)
 
 // Where an op runs: the table, the stream, the number of CPU threads, and the backend's state.
 struct Exec {
@@ -47,9 +47,9 @@ struct Exec {
   OpWatcher* watcher = nullptr;
 };
 
-// How the operands of a product are rounded before it, where the backend can (kForward and kGradient: only CUDA, with
-// 16-bit inputs): to fp8 by one scale per tensor, taken from its largest magnitude at that moment; e4m3 both, or e5m2
-// for a gradient `a`.
+// Whether the operands of a product are first rounded to fp8, each by one scale from its largest magnitude at that
+// moment. kForward: both to e4m3; kGradient: `a`, a gradient, to e5m2, b to e4m3. Only on CUDA (a CHECK elsewhere), and
+// only 16-bit operands where GPU and shapes allow; others stay as they are.
 enum class Fp8 { kOff, kForward, kGradient };
 
 // c = op(a) * op(b) (+ bias over columns) (+ c). 2-D, contiguous. a: [M,K] or [K,M] when trans_a; b: [K,N] or [N,K]
@@ -79,17 +79,16 @@ struct Dropout {
   RandomPurpose purpose = RandomPurpose::kHiddenDropout;
   uint32_t layer = 0;
   const int64_t* sample_ids = nullptr;  // device memory, one per batch row
-  int64_t batch = 1;                    // rows are divided evenly over the samples: element e counts within its sample
-  // Where the tensor is a part of a larger one, elements are numbered in the whole, so that any cut gives the same
-  // bits.
-  int64_t rows = 0, first_row = 0;  // rows of all samples, and which of them is the first here; 0: this is all
+  int64_t batch = 1;                    // samples, of equally many rows; element e counts within its sample
+  // Where the tensor is a part of a larger one, elements are numbered in the whole: any cut gives the same bits.
+  int64_t rows = 0, first_row = 0;  // rows of the whole (0: this is all), and which of them is the first here
   int64_t first_head = 0;           // attention: number of the first head here
   SequenceCut cut;                  // rows of a sample: those of the cut, numbered as in the whole sequence
 };
 
-// sum = x + dropout(branch) when `branch` is given (sum: [N,h] T, may alias x), else sum = x and `sum` stays empty;
-// y = norm(sum) * weight + bias. weight, bias (or empty): [h] T. mean (LayerNorm only), rstd: [N] fp32, may be empty in
-// evaluation.
+// With `branch`: sum = x + dropout(branch) ([N,h] T, may alias x), y = norm(sum) * weight + bias. Without: `sum` is
+// empty, y = norm(x) * weight + bias. weight, bias (or empty): [h] T. mean (LayerNorm only), rstd: [N] fp32, may be
+// empty in evaluation.
 struct NormForward {
   NormKind kind = NormKind::kLayerNorm;
   float eps = 1e-5f;
@@ -111,27 +110,26 @@ struct ResidualAdd {
   Dropout dropout;
 };
 
-// dx = dropout'(dy): the gradient that reaches the branch. [N,h] T; may alias. Also used as the forward of a bare
-// dropout.
+// y = dropout(x): [N,h] T; y may alias x. Forward of a bare dropout, and backward of any: the gradient of the branch is
+// the same mask and scale on dy.
 struct DropoutApply {
   View x, y;
   Dropout dropout;
 };
 
-// Position of head (group g, member j) of token t of sample b: base + offset + b*batch + t*token + g*group + j*head
-// (elements).
+// The head (group g, member j) of token t of sample b begins at element offset + b*batch + t*token + g*group + j*head.
 struct HeadLayout {
   int64_t offset = 0, batch = 0, token = 0, group = 0, head = 0;
 };
 
 struct AttentionShape {
   int64_t batch = 0, q_len = 0, kv_len = 0, groups = 0, heads_per_group = 0, head_dim = 0;
-  // Some queries and some keys of sequences of `length` tokens: which of these the first query and the first key here
-  // are. length 0: all keys up to the last query.
+  // length > 0: a part, q_len queries from token first_query on and kv_len keys from token first_key on of sequences of
+  // `length` tokens. length 0: no part; the last query is at the last key.
   int64_t length = 0, first_query = 0, first_key = 0;
   int64_t heads() const { return groups * heads_per_group; }
   bool part() const { return length > 0; }
-  // Query t sees no key behind t + behind().
+  // Query t sees no key after t + behind().
   int64_t behind() const { return part() ? first_query - first_key : kv_len - q_len; }
 };
 
@@ -151,17 +149,16 @@ struct Rotary {
 inline constexpr int64_t kNoWindow = -1;
 
 // Causal attention: query t attends to keys first_keys[b, t] .. t + behind(). out[b,t,head] = softmax(scale * q k^T) v.
-// first_keys: [batch * q_len] i32, tokens of the whole sequence, ascending within a sample, or empty (0): where
-// documents begin. window: how many keys in front of its own a query sees at most; kNoWindow: all. Tiles that nobody in
-// them sees are skipped. q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d]
-// T. lse: [batch, heads, q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond
-// the outputs is O(tile), never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head +
-// head)*length + first_query + q)*length + first_key + k, length being that of the whole sequence.
+// first_keys: [batch * q_len] i32, where the query's document begins: a token of the whole sequence, ascending within a
+// sample; or empty (0). window: how many keys before its own a query sees at most; kNoWindow: all. Tiles in which no
+// query sees a key are skipped. q, k, v: T, in the layouts q_at, k_at, v_at (k and v have one head per group). out:
+// [batch*q_len, heads*d] T. lse: [batch, heads, q_len] fp32 (natural log of the sum of exponents), may be empty in
+// evaluation. Memory beyond the outputs is O(tile), never O(q_len * kv_len). Dropout acts on the probabilities; element
+// ((first_head + head)*length + first_query + q)*length + first_key + k, length being that of the whole sequence.
 //
 // A part (shape.part()) takes some of the keys: out (T or fp32) and lse are the result over them alone, 0 and -inf for
 // a query that sees none of them; with `merge` out and lse hold the result over other keys, and become that over both.
-// keys_at_once: the keys are taken so many at a time, with the bits of as many ops, each merged into those before it
-// (0: all at once).
+// keys_at_once: so many keys at a time (0: all), with the bits of one op for each piece, merged into those before it.
 struct AttentionForward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -175,8 +172,8 @@ struct AttentionForward {
   int64_t keys_at_once = 0;
 };
 
-// dq, dk, dv are written behind the same layouts as q, k, v; dk, dv are sums over the heads of a group. A part takes
-// out and lse over all keys; its dq, dk and dv (T or fp32) are what its queries and keys do to one another, and with
+// dq, dk, dv are written in the layouts of q, k, v; dk, dv are sums over the heads of a group. A part takes out and lse
+// over all keys; its dq, dk and dv (T or fp32) are the gradients by way of its own queries and keys alone, and with
 // add_dq or add_dkv they are added to what is there.
 struct AttentionBackward {
   AttentionShape shape;
@@ -189,7 +186,7 @@ struct AttentionBackward {
   View first_keys;
   int64_t window = kNoWindow;
   bool add_dq = false, add_dkv = false;
-  int64_t keys_at_once = 0;  // as in the forward; what adds to the dq of those before it, that is
+  int64_t keys_at_once = 0;  // as in the forward: each piece adds to the dq of those before it
 };
 
 enum class GeluKind { kTanh, kExact };
@@ -209,21 +206,20 @@ struct SwigluForward {
   View x, y;
 };
 struct SwigluBackward {
-  View x, dy, dx;
-};  // dx: [N, 2f]; may alias x
+  View x, dy, dx;  // dx: [N, 2f]; may alias x
+};
 
-// x[n] = table[tokens[n]] + positions[first_position + n % length], or + positions[at[n]] ([N] i32); positions are
-// optional. tokens: [N] i32 in [0, V). x:
-// [N,h] T. A table may hold rows [first_token, first_token + rows) of a vocabulary of that many tokens (0: all of it):
-// tokens of other rows read as zero.
+// x[n] = table[tokens[n]] + positions[p], p = at[n] ([N] i32) or, without `at`, first_position + n % length;
+// `positions` may be empty. tokens: [N] i32 in [0, vocabulary). x: [N,h] T. The table may hold only rows [first_token,
+// first_token + rows) of `vocabulary` tokens (0: it holds all): tokens of other rows read as zero.
 struct EmbeddingForward {
   View tokens, table, positions, x;
   int64_t length = 0, first_position = 0;
   int64_t first_token = 0, vocabulary = 0;
   View at;
 };
-// dtable: [V,h] fp32, accumulated in token order; dpositions: [*,h] fp32, accumulated in that order, too. Tokens
-// outside a partial table add nothing to it.
+// dtable: [V,h] fp32, dpositions: [*,h] fp32, both accumulated in token order. Tokens outside a partial table add
+// nothing to it.
 struct EmbeddingBackward {
   View tokens, dx, dtable, dpositions;
   int64_t length = 0;
@@ -242,8 +238,8 @@ struct CrossEntropy {
 
 // The same loss where every rank has columns [first_col, first_col + cols) of the logits, in two halves around an
 // exchange; columns >= vocabulary - first_col are padding. First what this rank's columns say of a row: statistics
-// [n,3] fp32 = maximum, sum of e^(x - maximum), the target's logit or 0 where it lies elsewhere. No column: lowest
-// float, 0, 0.
+// [n,3] fp32 = maximum, sum of e^(x - maximum), the target's logit or 0 where it lies elsewhere. All columns padding:
+// lowest float, 0, 0.
 struct VocabStatistics {
   View logits, targets, row_weight, statistics;
   int64_t vocabulary = 0, first_col = 0;
@@ -277,9 +273,9 @@ struct Axpy {
   float alpha = 1.0f;
   View x, y;
 };
-// Writes mean 0, standard deviation `std` normal numbers (rounded once to the view's dtype); element i of the view is
-// element first + i of the global tensor `tensor_id`: pair p of words of philox(seed, {e/4 low, e/4 high, tensor_id,
-// kInit}).
+// Normal numbers of mean 0 and standard deviation `std`, rounded once to x's dtype. x[i] is element e = first + i of
+// the global tensor `tensor_id`: of the four numbers that the two pairs of words of philox(seed, {e/4 low, e/4 high,
+// tensor_id, kInit}) give, number e % 4.
 struct FillNormal {
   View x;
   float std = 1.0f;
@@ -292,7 +288,7 @@ struct FillConstant {
   float value = 0.0f;
 };
 // Copies counts[0] x counts[1] runs of `width` elements; run (i, j) begins at first + i * strides[0] + j * strides[1].
-// One dtype of T; the views do not overlap, and neither do the runs of `to`.
+// Both views have one dtype of T, and do not overlap; neither do the runs of `to`.
 struct CopyRuns {
   View from, to;
   int64_t counts[2] = {1, 1}, width = 0;
@@ -316,21 +312,22 @@ struct DecaySpan {
   float decay = 0.0f;
 };
 
-// p -= lr * (m^ / (sqrt(v^) + eps) + wd * p), decoupled decay, eps outside the root, fp32 math; m, v, master: [n] fp32.
-// working: [n] bf16 / fp16 copy of master, or empty. Gradients are zeroed behind the read when zero_gradient is set.
+// p -= lr * (m^ / (sqrt(v^) + eps) + wd * p), decoupled decay, eps outside the root, fp32 math; m, v, master (p): [n]
+// fp32. working: [n] bf16 / fp16 copy of master, or empty. gradient: [n] fp32, or bf16 beside a bf16 working copy;
+// zeroed once it is read when zero_gradient is set.
 struct AdamW {
   View master, m, v, gradient, working, state;    // state: one StepState as u8[sizeof]
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // double: 1 - 0.999f is off by 1.3e-5 of itself
   std::span<const DecaySpan> spans;               // host memory; covers [0, n) in order
   bool zero_gradient = false;
-  // Behind the warm-up of 1-bit Adam: `gradient` holds the new momentum (times 1 / grad_scale), which becomes m; v is
-  // read and not written, and |m^| counts up to kMomentumLimit * sqrt(v^) in the step (m itself stays whole). What has
-  // no variance gets no momentum: padding stays zero, and out of checkpoints, whatever a codec makes of its zeros.
+  // After the warm-up of 1-bit Adam: `gradient` (fp32) holds the new momentum times 1 / grad_scale, which becomes m; v
+  // is frozen, and the step takes |m^| up to kMomentumLimit * sqrt(v^) (m itself is not clipped). Where v is 0, m stays
+  // 0: padding, which checkpoints leave out, stays zero whatever a codec makes of its zeros.
   bool takes_momentum = false;
 };
 // Adam's own bound on |m^| / sqrt(v^) is (1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2)), 7.3 with its usual
-// betas. With a variance that no longer follows, a lossy momentum has none: an element whose gradient was always zero
-// (padding, words that have not occurred, biases of keys) would be thrown out by scale / eps in one step.
+// betas. A lossy momentum over a frozen variance has no bound: an element whose gradient was always zero (padding,
+// words that have not occurred, biases of keys) would move by lr * the codec's scale / eps in one step.
 inline constexpr float kMomentumLimit = 10.0f;
 
 // gradient = gradient_factor * gradient + momentum_factor * m, [n] fp32: a rank's share of a sum that is the new
@@ -348,7 +345,7 @@ struct Sgd {
   bool zero_gradient = false;
 };
 
-// Every entry is filled in every backend or listed in `missing` with the reason (a test walks the tables).
+// Every backend fills every entry (op_list.h).
 struct OpTable {
   const char* backend = "";
   std::string (*isa)() = nullptr;  // instruction set in use, for --version

@@ -1,4 +1,4 @@
-// The choice among a library's suggestions.
+// Measures a library's suggestions for a product and takes the fastest.
 #include "engine/base/ops/product_table.h"
 
 #include <limits>
@@ -7,11 +7,11 @@ namespace thinwire {
 
 std::optional<ProductAlgorithm> fastest(ProductLibrary& library, const MatmulKey& key) {
   std::optional<ProductAlgorithm> best;
-  double least = std::numeric_limits<double>::infinity();
+  double least_ms = std::numeric_limits<double>::infinity();
   for (const ProductAlgorithm& suggestion : library.suggestions(key)) {
     const double ms = library.measured(key, suggestion);
-    if (!(ms < least)) continue;
-    least = ms;
+    if (!(ms < least_ms)) continue;  // also what failed: infinity
+    least_ms = ms;
     best = suggestion;
     best->ms = ms;
   }

@@ -58,7 +58,7 @@ OutputFile::OutputFile(const std::string& path, uint64_t expected_bytes) : path_
   if (!file_) throw_io(path + ": cannot create: " + std::strerror(errno));
   if (expected_bytes > 0) {
     const int rc = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(expected_bytes));
-    // Some file systems cannot reserve; the writes below then find out for themselves.
+    // Some file systems cannot reserve: a full disk then fails a later write().
     if (rc != 0 && rc != EOPNOTSUPP && rc != EINVAL && rc != ENOSYS && rc != EINTR) {
       ::unlink(path.c_str());
       throw_io(path + ": cannot reserve " + std::to_string(expected_bytes) + " bytes: " + std::strerror(rc));

@@ -195,10 +195,10 @@ std::string number_text(double v) {
 
 std::string shown(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  // A cut may fall inside a UTF-8 character.
-  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
-  return text;
+  if (text.size() <= 60) return text;
+  size_t end = 57;
+  while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // never inside a UTF-8 character
+  return text.substr(0, end) + "...";
 }
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// One written value against one key, and values as messages show them.
+// Checks a value of a configuration against its key, and shortens values for messages.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,16 +11,15 @@
 namespace thinwire {
 
 struct Checked {
-  nlohmann::json
-      value;          // of a type that the key takes: integers as integers, reals as doubles, strings as we spell them
-  std::string error;  // empty: good
-  TextPosition at;    // of the value or of the bad list element
+  nlohmann::json value;  // as the key's type: integer or double, strings in our spelling
+  std::string error;     // empty: good
+  TextPosition at;       // of the value or of the bad list element
 };
 
-// Of null nothing is said: neither a value nor an error.
+// null is good and gives a null value.
 Checked check_value(const KeySpec& key, const JsonTree& value);
 
-// For messages and pages: a value shortened, a number without needless places.
+// For messages and pages: a value cut to 60 characters, a number without needless decimals.
 std::string shown(const nlohmann::json& value);
 std::string number_text(double v);
 

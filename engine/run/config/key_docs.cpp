@@ -55,7 +55,8 @@ bool is_foreign(const KeyTopic& topic) {
   return status == KeyStatus::kNoted || status == KeyStatus::kRefused;
 }
 
-// Site rules have the same fields at every site, and `sum` those of the rule itself: documents show one of each.
+// Every site has the same rule keys, and `sum` repeats those of its rule: documents show the first site's, and of `sum`
+// only the codec.
 bool is_repeated_rule(const KeySpec& key) {
   const std::vector<std::string> path = key_path(key.name);
   if (path.front() != "compression" || path.size() < 3) return false;
@@ -75,7 +76,7 @@ std::string shown_name(const KeySpec& key) {
 
 constexpr size_t kHelpWidth = 100;
 
-// How a list of keys is written.
+// How one kind of document writes a list of keys.
 struct KeyWriter {
   std::function<std::string(const std::string& title)> heading;
   std::function<std::string(const std::string& text)> paragraph;
@@ -90,15 +91,15 @@ bool name_matches(const KeySpec& key, const std::string& pattern) {
                      [&](const std::string& name) { return fnmatch(wanted.c_str(), name.c_str(), FNM_CASEFOLD) == 0; });
 }
 
-bool text_matches(const KeySpec& key, const std::string& pattern) {
+bool doc_matches(const KeySpec& key, const std::string& pattern) {
   return fnmatch(("*" + pattern + "*").c_str(), key.doc.c_str(), FNM_CASEFOLD) == 0;
 }
 
-// All keys, or those whose name holds the pattern; where none does, those whose sentence does. Empty where none does.
+// Keys whose name contains the pattern (empty: all keys); where there is none, keys whose doc contains it, or "".
 std::string list_keys(const KeyWriter& write, const std::string& pattern) {
-  std::vector<bool (*)(const KeySpec&, const std::string&)> tries = {name_matches};
-  if (!pattern.empty()) tries.push_back(text_matches);
-  for (const auto matches : tries) {
+  std::vector<bool (*)(const KeySpec&, const std::string&)> searches = {name_matches};
+  if (!pattern.empty()) searches.push_back(doc_matches);
+  for (const auto matches : searches) {
     std::string out;
     for (const KeyTopic& topic : key_table().topics()) {
       std::string entries;
@@ -123,8 +124,8 @@ std::string list_keys(const KeyWriter& write, const std::string& pattern) {
         }
       }
       if (entries.empty()) continue;
-      const bool whole = pattern.empty() && !topic.intro.empty();
-      out += write.heading(topic.title) + (whole ? write.paragraph(topic.intro) : "") + entries;
+      const bool with_intro = pattern.empty() && !topic.intro.empty();
+      out += write.heading(topic.title) + (with_intro ? write.paragraph(topic.intro) : "") + entries;
     }
     if (!out.empty()) return out;
   }
@@ -162,9 +163,8 @@ ordered_json type_schema(const KeySpec& key) {
     values.push_back(nullptr);
     // Editors complete from the list; other spellings (RMSNorm, 1F1B) stay valid.
     schema["anyOf"] = ordered_json::array({{{"enum", values}}, {{"type", "string"}}});
-    // Besides words it may take numbers or booleans.
+    // Beside words the key may take numbers or booleans.
     if (types.size() > 2) schema["anyOf"].push_back({{"type", types}});
-    if ((key.types & kBoolKey) != 0) schema["anyOf"].push_back({{"type", "boolean"}});
   }
   return schema;
 }
@@ -240,10 +240,9 @@ std::string markdown() {
   std::string out =
       "# Configuration keys\n\n"
       "This page is generated from the table that loads configurations (`config_docs` writes it; a test compares). "
-      "Keys are spelled as in "
-      "GPT-NeoX and DeepSpeed, Megatron's names are aliases, `-` equals `_`. Comments (`//`, `/* */`, `#`), trailing "
-      "commas and Python's "
-      "`True`, `False`, `None` are accepted; unknown and duplicate keys are not. `null` means \"not given\". "
+      "Keys are spelled as in GPT-NeoX and DeepSpeed, Megatron's names are aliases, `-` equals `_`. Comments (`//`, "
+      "`/* */`, `#`), trailing commas and Python's `True`, `False`, `None` are accepted; unknown and duplicate keys "
+      "are not. `null` means \"not given\". "
       "Dotted names are nested objects: `zero_optimization.stage` is `\"zero_optimization\": {\"stage\": ...}`. "
       "On the command line, `key.sub=value` overrides files.\n\n"
       "Scope: a checkpoint must agree on **model** and **data** keys; **layout** and **runtime** keys may change "

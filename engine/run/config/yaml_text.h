@@ -1,4 +1,4 @@
-// YAML as GPT-NeoX's users write it, read with libyaml and typed as PyYAML types it, with the place of every value.
+// Reads YAML as GPT-NeoX's users write it: parsed by libyaml, typed by PyYAML's rules, every value with its place.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace thinwire {
 
-// One YAML 1.1 document, flow or block style, as the tree that JSON becomes. Plain words are typed by PyYAML's rules:
+// One YAML 1.1 document, flow or block style, as parse_json_text returns JSON. Plain words are typed by PyYAML's rules:
 // `True`, `yes` and `on` are booleans, `1.0e-4` and `1_000` are numbers, `1e-4` is a string, dates stay strings.
-// Aliases are copies of what they name. Refused, each at its place: duplicate keys, keys that are no text, tags, `<<`,
-// a second document, nesting deeper than kMaxJsonDepth, more than a million values, and what libyaml refuses.
-// An empty document is an empty object. Never throws on bad text.
+// Aliases are copies of what they name. Refused, with line and column: duplicate keys, keys that are no text, tags,
+// `<<`, a second document, nesting deeper than kMaxJsonDepth, more than a million values, and what libyaml refuses. An
+// empty document is an empty object. Never throws on bad text.
 JsonText parse_yaml_text(const std::string& text);
 
 // Whether a file of this name is read as YAML: it ends in .yml or .yaml.

@@ -62,12 +62,19 @@ def ours(lab, o, batch, steps, _):
     return got["tokens_per_s"], got["step_ms"], (lab.sent() - before) / 2 / 1e6 / (steps + 2)
 
 
+def ddp_peer(front, python, peer, work, mode, *words):
+    """(what the DDP script printed of one communication hook, its command). front: the launcher of two ranks."""
+    path = os.path.join(work, "theirs.jsonl")
+    # Hooks of several buckets race over gloo.
+    command = [*front, "env", "OMP_NUM_THREADS=1", "MASTER_ADDR=h0", "MASTER_PORT=29500", "sh", "-c", 'RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE exec "$@"', "sh",
+               python, peer, "--modes", mode, *(["--one_bucket"] if mode.startswith("psgd") else []), *words, "--out", path]
+    output(command)
+    return read_cells(path)[-1], command
+
+
 def theirs(lab, o, batch, steps, work):
     """The same, with the peer's own reading of the counter around its timed steps."""
-    path = os.path.join(work, "theirs.jsonl")
-    output([*lab.run(2), "env", "OMP_NUM_THREADS=1", "MASTER_ADDR=h0", "MASTER_PORT=29500", "sh", "-c", 'RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE exec "$@"', "sh",
-            o.python, o.peer, "--modes", "none", "--warm", "2", "--steps", str(steps), "--B", str(batch), "--out", path])
-    got = read_cells(path)[-1]
+    got, _ = ddp_peer(lab.run(2), o.python, o.peer, work, "none", "--warm", "2", "--steps", str(steps), "--B", str(batch))
     return got["tok_s"], got["med_ms"], got["MB_sent_per_rank"]
 
 

@@ -1,6 +1,8 @@
 # One cell of a compression table: runs `train`, alone or in the emulated cluster, and reads what it left behind.
 import contextlib
 import datetime
+import glob
+import hashlib
 import json
 import os
 import re
@@ -15,7 +17,7 @@ import time
 import measured
 from measured import ROOT, CellError, machine, output
 
-FORTUNES = "/usr/share/games/fortunes"
+FORTUNES, PERL_MANUAL = "/usr/share/games/fortunes", "/usr/share/perl/5.*.*/pod/*.pod"
 
 
 class Store:
@@ -55,7 +57,32 @@ def presets():
     return ["none"] + sorted(f[:-5] for f in os.listdir(os.path.join(ROOT, "configs", "compression")) if f.endswith(".json"))
 
 
-def text(folder, build, given=None, percent=95):
+def fortunes():
+    """{name: text} of Debian's fortunes."""
+    if not os.path.isdir(FORTUNES):
+        raise CellError("no text: scripts/install_deps.sh --with fortunes, or name one with --text")
+    found = {}
+    for name in sorted(os.listdir(FORTUNES)):
+        path = os.path.join(FORTUNES, name)
+        if os.path.isfile(path) and not os.path.islink(path) and not name.endswith((".dat", ".u8")):
+            with open(path, "rb") as f:
+                found[name] = re.sub(rb"(?m)^%$", b"", f.read()) + b"\n"
+    return found
+
+
+def fortunes_and_manual():
+    """{name: text} of the fortunes and of Perl's manual (Debian's perl-doc), in an order that mixes both."""
+    paths = glob.glob(PERL_MANUAL)
+    if not paths:
+        raise CellError("no text: apt-get install perl-doc, or name one with --text")
+    found = fortunes()
+    for path in paths:
+        with open(path, "rb") as f:
+            found[os.path.basename(path)] = f.read() + b"\n"
+    return {name: found[name] for name in sorted(found, key=lambda name: hashlib.sha256(name.encode()).digest())}
+
+
+def text(folder, build, given=None, percent=95, source=fortunes):
     """Training and validation text as the quickstart makes them (percent of it, and the rest held out). Returns (keys, facts: bigram, trigram, bytes)."""
     where = os.path.join(folder, "text")
 
@@ -65,14 +92,7 @@ def text(folder, build, given=None, percent=95):
             with open(given, "rb") as f:
                 whole = f.read()
         else:
-            if not os.path.isdir(FORTUNES):
-                raise CellError("no text: scripts/install_deps.sh --with fortunes, or name one with --text")
-            whole = b""
-            for name in sorted(os.listdir(FORTUNES)):
-                path = os.path.join(FORTUNES, name)
-                if os.path.isfile(path) and not os.path.islink(path) and not name.endswith((".dat", ".u8")):
-                    with open(path, "rb") as f:
-                        whole += re.sub(rb"(?m)^%$", b"", f.read()) + b"\n"
+            whole = b"".join(source().values())
         if len(whole) < 100000:
             raise CellError(f"the text has {len(whole)} bytes; at least 100000 are needed to learn anything")
         cut = len(whole) * percent // 100
@@ -82,7 +102,7 @@ def text(folder, build, given=None, percent=95):
             output([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
         printed = output([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
         words = printed.split()
-        return {"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}
+        return {"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else source.__name__}
     facts = measured.kept(os.path.join(where, "facts.json"), make)
     return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], facts
 

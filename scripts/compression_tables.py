@@ -4,7 +4,9 @@
     scripts/compression_tables.py TABLE --out DIR [options]
   presets   every preset x the layouts it applies to, a tiny model, 300 steps of real text: loss beside the uncompressed run, bytes per site
   loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a target
+  loss_3m   the same of 3.3 M parameters after 4.1 M tokens in 1,000 steps, two replicas, 5 seeds for the systems with a target; text: the fortunes and Perl's manual
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
+  rivals    two replicas at 100 Mbit/s in turn: thinwire, the published systems that a user would take instead, and PyTorch DDP's hooks (needs root, and torch)
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
   rates     evaluation loss of thinwire at other rates, paired by seed with the uncompressed run: two replicas, gpt2_tiny
@@ -17,6 +19,7 @@ Every cell prints its command. Results go to DIR/results.jsonl, line by line; a 
   --list           print the keys and stop
   --seconds S      speed: time of a cell; paired: of a turn   --rounds N     speed: so often, in turn; tables take medians
   --pairs N        paired: turns of each (24)
+  --python PYTHON  rivals: one that has torch                 --peer FILE    rivals: trains with a DDP hook (default ../shared/peers/pytorch_ddp.py)
   --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
   --page FILE      default docs/results/compression.md        --zero STAGE   of data-parallel layouts where the preset has no placement (0)
 Run it on an otherwise idle machine. Exit code 1: a cell failed.
@@ -28,7 +31,8 @@ import sys
 
 sys.dont_write_bytecode = True
 import compression_page
-from compression_cells import (Store, agrees, decided_at, final_loss, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
+from compare_pytorch import ddp_peer
+from compression_cells import (Store, agrees, decided_at, final_loss, fortunes, fortunes_and_manual, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
                                text, train, work_alone)
 from measured import ROOT, CellError, emulated, ends, need
 
@@ -43,6 +47,10 @@ SEEDED = ("none", "bf16_wire", "thinwire", "thinwire@1", "mzhybrid", "zhybrid", 
 LOSS_LAYOUTS = {"1x2x1": ("none", "bf16_wire", "thinwire", "thinwire@1", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
                 "2x2x1": ("none", "bf16_wire", "thinwire", "mzhybrid", "zhybrid", "optimus_cc", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_emb",
                           "naive_mpc", "naive_zfp", "naive_zfp:4", "naive_zfp:3")}
+# Where 5 seeds are asked for, and where 3 are; the first seed tells which rank of PowerSGD keeps the loss.
+LONG_ITERS, LONG_SEEDS = 1000, range(1, 6)
+LONG_SEEDED = {"none@1": 5, "bf16_wire@1": 5, "thinwire@1": 5, "sdp4bit": 5, "powersgd_32": 3, "powersgd_32/sides=2": 1, "powersgd_32/rank=64/sides=2": 1, "powersgd_16": 3, "powersgd": 3, "one_bit_adam_20": 3, "loco_bf16_weights": 3,
+               "zeropp": 3, "zero_topo": 3, "tagc": 3}
 ZFP_SITES = ("pp.forward", "pp.backward", "dp.gradient", "zero.parameter", "embedding")
 
 RATES = ("100mbit", "1gbit", "10gbit", "none")
@@ -52,8 +60,12 @@ EVERYWHERE = ("none", "bf16_wire", "thinwire")
 MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
             "1x4x1": ("none@1", "bf16_wire@1", "thinwire@1"),
             "2x2x1": ("mzhybrid", "zhybrid", "naive_mpc", "naive_zfp", "optimus_cc", "optimus_cc_cb")}
-# Warm-up is a tenth of a run; here the run is 60 steps and its uncompressed part is not what is measured.
-NO_WARM_UP = {name: ["compression.dp.gradient.warmup_steps=2"] for name in ("one_bit_adam", "powersgd")}
+# Warm-up is a share of a run; here the run is 60 steps and its uncompressed part is not what is measured.
+WARMED_UP = ("one_bit_adam", "powersgd")
+NO_WARM_UP = ["compression.dp.gradient.warmup_steps=2"]
+# In turn at 100 Mbit/s, micro batch 1, two replicas; seconds of each. Hooks of PyTorch DDP train the same model; steps that are timed.
+RIVALS = {"none@1": 32, "bf16_wire@1": 21, "thinwire@1": 12, "sdp4bit": 14, "powersgd_32": 12, "powersgd_32/sides=2": 12, "one_bit_adam_20": 12, "loco_bf16_weights": 20}
+HOOKS = {"none": 5, "bf16": 8, "psgd4": 16, "psgd4_bf16": 16, "psgd32": 12}
 # The ZeRO stage that a system is made for, where its preset has no placement of its own; the others run with --zero. NAME@1 asks for
 # stage 1, NAME:R for ZFP at rate R.
 MADE_FOR_ZERO = {"loco": 1, "mzhybrid": 1, "zhybrid": 1, "powersgd": 0, "optimus_cc": 0, "optimus_cc_cb": 0, "optimus_cc_cb_no_lep": 0,
@@ -96,17 +108,22 @@ LADDER = ("none two_step", "none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "opt
 
 
 def parts(spec, zero):
-    """NAME[:RATE][@ZERO] -> name, rate or "", ZeRO stage."""
+    """NAME[:RATE][/KEY=VALUE...][@ZERO] -> name, rate or "", ZeRO stage. KEY: of the rule for dp.gradient."""
     spec, _, stage = spec.partition("@")
+    spec = spec.partition("/")[0]
     name, _, rate = spec.partition(":")
     return name, rate, int(stage) if stage else MADE_FOR_ZERO.get(name, zero)
+
+
+def gradient_keys(spec):
+    return [f"compression.dp.gradient.{key}" for key in spec.partition("@")[0].split("/")[1:]]
 
 
 class Tables:
     def __init__(self, o):
         self.o, self.store = o, Store(o.out, {"zero": o.zero, "set": o.keys, "text": o.text})
         self.run_dir = os.path.join(self.store.folder, "run")
-        self.text_keys, self.facts = text(self.store.folder, o.build, o.text)
+        self.text_keys, self.facts = text(self.store.folder, o.build, o.text, source=fortunes_and_manual if o.table == "loss_3m" else fortunes)
         self.asked = []
 
     def cell(self, table, key, words, what):
@@ -124,9 +141,10 @@ class Tables:
         # Compared over the ranks at the end of the run; a difference ends it with 70.
         iters = next(k.partition("=")[2] for k in keys if k.startswith("train_iters="))
         keys = [*keys, f"check_weight_hash_across_dp_replicas_interval={iters}"]
-        compression = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate)]
+        compression = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate),
+                       *gradient_keys(preset)]
         # Evaluation of the whole held-out part, once.
-        batch, length = (32, 128) if table == "loss" else (16, 128)
+        batch, length = {"loss": (32, 128), "loss_3m": (16, 256)}.get(table, (16, 128))
         whole = (self.facts["valid_bytes"] - 1) // length // batch
         keys = [*keys, f"eval_iters={whole}", *more, *compression, f"seed={seed}", *self.text_keys, *self.o.keys]
 
@@ -134,7 +152,7 @@ class Tables:
             sites = predicted(self.o.build, keys, ranks)
             if name not in ("none", "identity") and not any(s["codec"] for s in sites.values()):
                 return {"applies": False, "said": "compresses nothing on this layout"}
-            lines, _, seconds, command = train(["mpirun", "-n", str(ranks)], self.o.build, keys, self.run_dir, 240)
+            lines, _, seconds, command = train(["mpirun", "-n", str(ranks)], self.o.build, keys, self.run_dir, 1200)
             got = summary(lines, min(skip, max(x["step"] for x in lines if "loss" in x) // 2))
             loss = final_loss(lines)
             bytes_ = {site: agrees(sites[site], got["sites"][site]) for site in sites if site in got["sites"]}
@@ -159,6 +177,13 @@ class Tables:
                     keys = ["--config", "configs/sweeps/loss_1m.json", f"train_micro_batch_size_per_gpu={micro}", f"train_iters={LOSS_ITERS}"]
                     self.learn("loss", f"loss {layout} {preset} seed {seed}", preset, layout, seed, keys, LOSS_ITERS // 2)
 
+    def loss_3m(self):
+        keys = ["--config", "configs/sweeps/loss_3m.json", "train_micro_batch_size_per_gpu=8", f"train_iters={LONG_ITERS}"]
+        for seed in LONG_SEEDS:
+            for preset, seeds in LONG_SEEDED.items():
+                if seed <= seeds:
+                    self.learn("loss_3m", f"loss_3m 1x2x1 {preset} seed {seed}", preset, "1x2x1", seed, keys, LONG_ITERS // 2)
+
     def clock(self, lab, table, key, preset, layout, rate, micro, keys=(), seconds=None):
         """One run in the emulated cluster, as many steps as its time allows. With evaluations it keeps its losses."""
         name, _, zero = parts(preset, self.o.zero)
@@ -172,7 +197,7 @@ class Tables:
         steps = OUR_ITERS if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
         seconds = self.o.seconds or seconds or min(450.0 if micro == 8 else 150.0, 3.0 + (max(compute_s, wire_s) + 0.2 * min(compute_s, wire_s)) * steps)
         all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
-                    f"train_iters={OUR_ITERS if name == 'thinwire' else SPEED_ITERS}", f"compression.preset={name}", *(["compression.adapt=true"] if name == "thinwire" else []), *NO_WARM_UP.get(name, []), *keys,
+                    f"train_iters={OUR_ITERS if name == 'thinwire' else SPEED_ITERS}", f"compression.preset={name}", *(["compression.adapt=true"] if name == "thinwire" else []), *(NO_WARM_UP if name.startswith(WARMED_UP) else []), *gradient_keys(preset), *keys,
                     f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
 
         def what():
@@ -216,6 +241,21 @@ class Tables:
                             extra = MADE_FOR.get(layout, ()) if rate == "100mbit" and micro == 1 else ()
                             for preset in (*EVERYWHERE, *extra):
                                 self.clock(lab, "speed", f"speed {layout} mb {micro} {rate} {preset}{mark}", preset, layout, rate, micro)
+
+    def rivals(self):
+        o, text_path = self.o, os.path.join(self.store.folder, "text", "train.txt")
+        with emulated() as lab:
+            for round_ in range(1, o.rounds + 1):
+                for preset, seconds in RIVALS.items():
+                    self.clock(lab, "rivals", f"rivals {preset} round {round_}", preset, "1x2x1", "100mbit", 1, ["compression.adapt=false"], seconds)
+                for mode, steps in HOOKS.items():
+                    def what(mode=mode, steps=steps):
+                        lab.be(2, "100mbit")
+                        got, command = ddp_peer(lab.run(2), o.python, o.peer, self.store.folder, mode, "--warm", "4", "--steps", str(steps), "--B", "1", "--data", text_path)
+                        line = shown(command, self.store.folder, o.build).replace(o.python, "PYTHON").replace(o.peer, "pytorch_ddp.py")
+                        return {"step_ms": got["med_ms"], "step_ms_low": got["min_ms"], "step_ms_high": got["max_ms"], "tokens_per_s": got["tok_s"], "steps": steps,
+                                "mb_per_rank": got["MB_sent_per_rank"], "said": f"{got['med_ms']:.0f} ms, {got['tok_s']:.0f} tok/s", "command": "scripts/lab up --hosts 2 --rate 100mbit; " + line}
+                    self.cell("rivals", f"rivals hook {mode} round {round_}", {"preset": f"DDP {mode}", "layout": "1x2x1", "rate": "100mbit", "micro": 1, "round": round_}, what)
 
     def paired(self):
         with emulated() as lab:
@@ -263,7 +303,7 @@ class Tables:
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
+    options.add_argument("table", choices=("presets", "loss", "loss_3m", "speed", "rivals", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")
@@ -273,10 +313,12 @@ def main():
     options.add_argument("--build", default=os.path.join(ROOT, "build"))
     options.add_argument("--text")
     options.add_argument("--zero", type=int, default=0)
+    options.add_argument("--python", default=sys.executable)
+    options.add_argument("--peer", default=os.path.join(ROOT, "..", "shared", "peers", "pytorch_ddp.py"))
     options.add_argument("--page", default=os.path.join(ROOT, "docs", "results", "compression.md"))
     options.add_argument("--set", dest="keys", nargs="+", default=[], metavar="key=value", help="more configuration keys, for trials")
     o = options.parse_args()
-    o.build = os.path.abspath(o.build)
+    o.build, o.peer = os.path.abspath(o.build), os.path.abspath(o.peer)
     if o.table == "page":
         return compression_page.write(o.page, [Store(o.out).path] if o.out else [])
     if not o.out:

@@ -1,4 +1,4 @@
-// Absorbing: decodes the shares of several ranks in rank order, undoes the transform once behind their sum, and writes.
+// Absorbing: decodes and adds the shares of several ranks in rank order, and undoes the transform once, behind the sum.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -9,21 +9,21 @@
 
 namespace thinwire {
 
-// Lengths and checksums, before anything is written.
+// Checks lengths and checksums, before anything is written.
 void Coder::Parts::verify(std::span<const Share> shares, int64_t n) const {
-  const size_t rest = checksum_bytes();
+  const size_t checksum = checksum_bytes();
   for (const Share& share : shares) {
     if (share.raw) TW_CHECK(share.raw.count() == n && share.payload.empty(), "a raw share of ", share.raw.count());
     if (share.payload.empty()) continue;
     const auto whose = [&] { return "a payload of rank " + std::to_string(share.rank) + " in its group"; };
-    if (share.payload.size() <= rest)
-      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes, less than its checksum");
+    if (share.payload.size() <= checksum)
+      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes, no more than its checksum");
     const std::span<const std::byte> body = payload_of(share);
     if (!inner.framed && !inner.alias && body.size() != codec->wire_bytes(n, DType::f32) &&
         body.size() != codec->wire_bytes(n, DType::bf16))
       throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes where " + codec->name() +
                      " of " + std::to_string(n) + " elements has " +
-                     std::to_string(codec->wire_bytes(n, DType::f32) + rest));
+                     std::to_string(codec->wire_bytes(n, DType::f32) + checksum));
     if (!spec.checksum) continue;
     uint32_t sent = 0;
     for (size_t i = 0; i < kChecksumBytes; ++i)
@@ -34,7 +34,7 @@ void Coder::Parts::verify(std::span<const Share> shares, int64_t n) const {
   }
 }
 
-// Elements [at, at + n) of a piece of `total` from the share's payload.
+// Decodes elements [at, at + n) of a piece of `total` from the share's payload.
 void Coder::Parts::decode(const Msg& msg, const Share& share, int64_t at, int64_t n, int64_t total, int threads,
                           View out, bool accumulate) const {
   Msg part = msg;
@@ -59,21 +59,21 @@ bool Coder::Parts::overwrites_share(std::span<const Share> shares, const View& o
   return std::any_of(shares.begin(), shares.end(), [&](const Share& s) { return s.raw && s.raw.data == out.data; });
 }
 
-// Whether `out` can hold the sum while it grows: fp32, not accumulated to. A share in its place has to be where the sum
-// begins, or one of two, whose order does not matter.
+// Whether shares can be added up in `out` itself: fp32, not accumulated to. A raw share that is `out` has to be the
+// first, or one of two, whose order does not matter; with hadamard none may be, since raw shares are added last.
 bool Coder::Parts::sums_in_place(std::span<const Share> shares, const View& out, bool accumulate) const {
   if (out.dtype != DType::f32 || accumulate) return false;
   return !overwrites_share(shares, out) || (!spec.hadamard && (shares[0].raw.data == out.data || shares.size() == 2));
 }
 
-// Sum of the shares' elements [at, at + n) into `out` (the whole piece). work [n] may be nullptr where the sum is taken
-// in place.
+// Writes the sum of the shares' elements [at, at + n) to `out` (the whole piece). work [n] may be nullptr where the sum
+// is taken in place.
 void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, int64_t at, int64_t n, int threads,
                                float* work, View out, bool accumulate) const {
   const bool in_place = sums_in_place(shares, out, accumulate);
   const bool begun = in_place && overwrites_share(shares, out);
   float* sum = in_place ? reinterpret_cast<float*>(at_element(out, at)) : work;
-  bool empty = !begun;
+  bool empty = !begun;  // `sum` holds nothing yet
   const auto add = [&](const View& raw) {
     const size_t type = index_of(raw.dtype);
     for_runs(threads, n, kEmaBlock, [&](int64_t, int64_t a, int64_t b) {

@@ -76,15 +76,15 @@ class RangeSet {
   std::vector<std::pair<int64_t, int64_t>> ranges_;
 };
 
-// Where a vector's provisional copy is in force, and where it may differ from the committed one; whoever holds the
-// copies swaps them behind commit(). copy(a, b) makes elements [a, b) of the provisional copy equal to the committed
-// ones.
+// The bookkeeping of a vector in two copies, committed and provisional: what of the provisional one was written in this
+// step, and where the two may differ. Whoever holds the copies swaps them behind commit(). copy(a, b) copies committed
+// elements [a, b) to the provisional copy.
 class ProvisionalRanges {
  public:
   bool written() const { return !written_.empty(); }
   bool covers(int64_t first, int64_t last) const { return written_.covers(first, last); }
-  // Elements [first, first + n) are about to be written, all of them. Returns whether the values before are provisional
-  // ones, which was made true of all of them then.
+  // Elements [first, first + n) are about to be overwritten, all of them. Returns which copy has the values before: the
+  // provisional one (true; what it lacked of the range was copied) or the committed one.
   template <typename Copy>
   bool open(int64_t first, int64_t n, const Copy& copy) {
     int64_t fresh = 0;
@@ -113,14 +113,14 @@ class ProvisionalRanges {
   }
 
   RangeSet written_;  // in this step
-  // The only ranges in which the copies may differ: commits copy there alone. Of a scattered sum every step writes the
-  // same slices, those of other ranks, and nothing is copied.
+  // Elsewhere the copies are equal, so commit() copies only what is in here and was not written. In a reduce-scatter
+  // every step writes the same slices, those of other ranks, and nothing is copied.
   RangeSet differ_;
 };
 
 // A vector with a provisional copy. Two ways to use it within a step, from one thread:
 //   whole:   read() is what to compute from (provisional values once written in this step); write() is where to write,
-//            and holds the same values as read() (the first write of a step copies).
+//            and holds what read() showed (the first write of a step copies).
 //   ranges:  open() a range that will be overwritten wholly: nothing is copied unless parts of it were written before.
 template <typename T>
 class StateVector {
@@ -131,8 +131,7 @@ class StateVector {
   };
 
   StateVector() = default;
-  StateVector(int64_t count, OnSkip on_skip, T initial = T{})
-      : committed_(static_cast<size_t>(count), initial), on_skip_(on_skip), initial_(initial) {
+  StateVector(int64_t count, OnSkip on_skip) : committed_(static_cast<size_t>(count), T{}), on_skip_(on_skip) {
     if (on_skip == OnSkip::kRestore) provisional_ = committed_;
   }
   int64_t count() const { return static_cast<int64_t>(committed_.size()); }
@@ -172,7 +171,7 @@ class StateVector {
   }
   void roll_back() {
     ranges_.roll_back(count());
-    if (dirty_ && on_skip_ == OnSkip::kZero) committed_.assign(committed_.size(), initial_);
+    if (dirty_ && on_skip_ == OnSkip::kZero) committed_.assign(committed_.size(), T{});
     dirty_ = false;
   }
   // Between steps. May be written through (a checkpoint that is loaded) until the next open().
@@ -193,7 +192,6 @@ class StateVector {
   AlignedVector<T> committed_, provisional_;
   ProvisionalRanges ranges_;
   OnSkip on_skip_ = OnSkip::kRestore;
-  T initial_{};
   bool dirty_ = false;
 };
 

@@ -20,8 +20,8 @@ struct Round {
   Reduction reduction = Reduction::kSum;
   DType dtype = DType::f32;  // of the payload (f32 and i32 sums, u8 OR, f32 max)
   int64_t count = 0;         // elements of the payload, equal on all ranks
-  // The last round of a reduce-scatter may be one too: payload elements of message elements [0, e) are [0,
-  // payload_index(e)). false: everybody needs the whole payload.
+  // true: where a reduce-scatter is asked for, the last round may be one, since message elements [0, e) are payload
+  // elements [0, payload_index(e)). false: every rank needs the whole payload.
   bool sliceable = false;
 };
 
@@ -29,17 +29,16 @@ class RoundCodec {
  public:
   virtual ~RoundCodec() = default;
   virtual std::string name() const = 0;
-  // contractive, lossless, stateful, selects, matrices mean what they mean for a Codec; `linear` is implied. framed:
-  // rounds may have less than bound().
+  // contractive, lossless, stateful, selects, matrices: as for a Codec; `linear` is implied. framed: a round may have
+  // fewer elements than bound().
   virtual Traits traits() const = 0;
   virtual int rounds() const = 0;
-  // The most elements that the payload of round r can have in a group of `ranks`; exact where the count does not depend
-  // on values.
+  // The most elements that the payload of round r has in a group of `ranks`; exactly that unless traits().framed.
   virtual int64_t bound(int r, int64_t count, int ranks, std::span<const MatrixShape> matrices) const = 0;
   // Holds warm starts and what passes between the rounds of one message.
   virtual std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const = 0;
 
-  // Of the message that the state is in the middle of: known on all ranks once round r - 1 was absorbed.
+  // Round r of the message that `state` is in the middle of: the same on all ranks, known once r - 1 was absorbed.
   virtual Round round(int r, const Msg& msg, int64_t count, const CompressionState& state) const = 0;
   // Writes this rank's payload of round r from x [count] fp32 (the input with the residual already added), which must
   // not change until the last round was packed. Returns whether all inputs were finite (meaningful in round 0).

@@ -12,10 +12,10 @@
 namespace thinwire {
 namespace {
 
-// Megatron shuffles the last epoch apart when it supplies less than this part of an epoch's samples.
+// Megatron shuffles the last epoch by itself when less than this share of an epoch's samples is taken from it.
 constexpr double kSeparateBelow = 0.80;
 
-// Bytes of index that one data set may take: beyond half of the machine something is wrong with the request.
+// Bytes of index that one data set may take: half of this machine's memory. A larger request is taken for a mistake.
 int64_t index_budget() {
   const int64_t pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
   return pages > 0 && page > 0 ? pages / 2 * page : int64_t{1} << 36;
@@ -49,7 +49,7 @@ void GptDataset::choose_epochs(std::optional<int64_t> request, const std::string
   const __int128 samples = (epochs * tokens - 1) / seq;
   const __int128 bytes = epochs * range_.count() * 4 + samples * 12;
   if (bytes > index_budget())
-    throw_bad_config(file_->prefix() + ": " + what + " wants " + std::to_string(*request) + " samples of " +
+    throw_bad_config(file_->prefix() + ": " + what + " wants " + std::to_string(request.value_or(0)) + " samples of " +
                      std::to_string(seq_length_) + " tokens, " + std::to_string(static_cast<double>(epochs)) +
                      " epochs of this file; their index alone would take " +
                      std::to_string(static_cast<double>(bytes) * 0x1p-30) +
@@ -77,7 +77,7 @@ void GptDataset::build_documents(RandomState& random) {
 void GptDataset::build_samples() {
   sample_row_ = NarrowVector(count_ + 1, documents_.size());
   sample_offset_.resize(static_cast<size_t>(count_) + 1);
-  int64_t row = 0, begin = 0;  // stream position where the row's sequence begins
+  int64_t row = 0, begin = 0;  // begin: position in the stream of tokens where the row's sequence begins
   int64_t length = file_->length(documents_[0]);
   for (int64_t k = 1; k <= count_; ++k) {  // sample 0 begins at row 0, offset 0, even if that sequence is empty
     const int64_t at = k * seq_length_;
@@ -106,7 +106,7 @@ void GptDataset::read(int64_t i, std::span<int32_t> out) const {
   auto [row, offset] = position(shuffle_[i]);
   size_t done = 0;
   while (done < out.size()) {
-    // The index was built from lengths that were consistent then; other ones now mean that the file was rewritten.
+    // Cannot happen with the lengths that the index was built from: the file was rewritten since.
     if (row >= documents_.size())
       throw_bad_data(file_->prefix() + ".idx: changed while in use; restore it and start again");
     const int64_t sequence = documents_[row];

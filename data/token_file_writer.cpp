@@ -47,7 +47,7 @@ class TokenFileWriter::Output {
     append(&value, sizeof value);
   }
 
-  // Flushes to disk; the name does not exist yet.
+  // All of it is on disk then, under the temporary name.
   void complete() {
     flush();
     if (::fsync(file_.get()) != 0) fail("cannot flush to disk");

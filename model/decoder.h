@@ -22,9 +22,7 @@ class Decoder {
   // Appends tokens ([n] i32 device, n <= chunk) and returns the logits [padded vocab] behind the last one, on the
   // device.
   View feed(Exec& exec, View tokens);
-  int64_t position() const { return position_; }
-  int64_t capacity() const { return capacity_; }
-  void reset() { position_ = 0; }
+  void reset() { position_ = 0; }  // forgets what was fed
 
  private:
   int64_t capacity_, chunk_, position_ = 0;

@@ -1,4 +1,4 @@
-// Linear layer over the op table.
+// The linear layer as calls of the op table.
 #include "model/linear.h"
 
 namespace thinwire {

@@ -3,12 +3,12 @@
 // Units lie one behind the other in a flat layout of the local tensors (TP shares). Of each unit a rank keeps what the
 // placement gives it: the weights' range in the compute dtype (the whole unit where weights are replicated), the
 // gradients' range, the optimizer's range of the master. In fp32 the master is the same memory as its range of the
-// weights. Where weights are sharded, `weight()` looks into a gathered copy: every unit has a fixed place. Halves
-// of blocks share two of each kind in turn (hold = unit), or as many as the longest chunk has blocks (hold =
-// micro_batch), or each has its own (hold = step); embedding, positions and head always have their own. Gradients that
-// are sharded are summed in full-size buffers, two of each kind that the blocks share in turn, or one for every unit
-// when a plan splits the backward pass. So are those that the optimizer
-// reads in bf16: each is rounded once, when its sum is complete.
+// weights. Where weights are sharded, weight() is a view of the gathered copy, at a fixed address per unit. Attention
+// halves of blocks take turns at two such copies, MLP halves at two (hold = unit); or there are as many of each as the
+// longest chunk has blocks (hold = micro_batch), or one per unit (hold = step). Embedding, positions and head always
+// have their own. Gradients that are sharded, or that the optimizer reads in bf16 (each is rounded once, when its sum
+// is complete), are summed in full-size buffers: two for each kind of half, or one per unit where a plan splits the
+// backward pass.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace thinwire {
 
-// Where this rank stands in what shards its units.
+// This rank's place among the ranks that shard its units.
 struct StorePlacement {
   Placement placement;
   int data_rank = 0;
@@ -73,11 +73,11 @@ class ParamStore {
   const std::vector<OwnedPiece>& owned() const { return owned_; }
   // Owned gradients that count in norms: over all ranks, every element of the model exactly once.
   std::vector<View> counted_gradients() const;
-  // Gradients of matrices that one product a pass makes, in memory that the optimizer reads (not in buffers that are
-  // reduced into shards): the first product of a step writes them, which saves zeroing and reading them. The number by
-  // which such a product asks, or -1: it adds to what is there.
+  // Write-first gradients are those of matrices that get one product a pass, in memory that the optimizer reads (not in
+  // buffers that are reduced into shards): a step's first product writes them instead of adding, which saves zeroing
+  // and reading them. Returns the number to ask writes_first() with, or -1: products always add.
   int product_gradient(const std::string& name) const;
-  // A step begins: the next product of each writes. Without it all add.
+  // A step begins: the next product of each write-first gradient writes. Without this call all add.
   void begin_gradients() { fresh_ = written_first_; }
   // Whether this product writes; true once a step.
   bool writes_first(int gradient) const {
@@ -85,9 +85,9 @@ class ParamStore {
     fresh_[static_cast<size_t>(gradient)] = 0;
     return true;
   }
-  // A recording has done the first products of the head (in forward passes), or of all other layers.
+  // A replayed recording has done the step's first products of the head (in forward passes), or of all other layers.
   void first_products_done(bool of_head);
-  // What the optimizer has to leave zero of a piece's gradient: everything else but those.
+  // What the optimizer has to zero of a piece's gradient when it is done: all but write-first gradients.
   std::vector<View> added_gradients(const OwnedPiece& piece) const;
   // Gradient memory to be zeroed when a step is skipped.
   const std::vector<View>& gradient_memory() const { return gradient_memory_; }
@@ -101,9 +101,8 @@ class ParamStore {
   // the others. synced_too: also where a compressed parameter all-gather decides what computes.
   void refresh_working(Exec& exec, bool synced_too = true);
 
-  // Shows what this rank owns of every parameter, split at tensors: prefix + name, from buffers that lie like owned()
-  // (masters: `pieces` empty; an empty view: nothing of that piece). writer_only: only what this rank has to save - of
-  // replicas one does.
+  // Shows what this rank owns of every parameter, tensor by tensor, as prefix + name. pieces: buffers that lie like
+  // owned() (none: the masters; an empty view: left out). writer_only: what this rank, and no replica, has to save.
   void visit(StateVisitor& visitor, const std::string& prefix, std::span<const View> pieces, bool writer_only) const;
 
   // Whether products with these weights are made in fp8.
@@ -135,7 +134,7 @@ class ParamStore {
   std::vector<OwnedPiece> owned_;
   std::vector<View> gradient_memory_;
   std::vector<char> written_first_;  // per param
-  mutable std::vector<char> fresh_;  // of these, what the next product writes
+  mutable std::vector<char> fresh_;  // of these, what the next product writes instead of adding
   int head_ = -1;                    // the param that is the head's matrix
   bool shared_places_ = false;
   int64_t version_ = 0;

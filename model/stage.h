@@ -1,4 +1,4 @@
-// One chunk of layers of a pipeline rank, run for one micro-batch at a time: forward, backward, evaluation.
+// One chunk of layers of a pipeline rank (a virtual stage): forward, backward and evaluation of one micro-batch.
 #pragma once
 
 #include <functional>
@@ -27,18 +27,18 @@ struct StageScratch {
   BlockScratch block;
   HeadScratch head;  // on the last stage
   View dx[3];        // gradients of the residual stream: at the block's output, between its halves, at its input
-  // In chunks: what of all tokens lies where, and on the last stage the stream's gradient. Behind the last Stage that
-  // is made of it, the store has to begin().
+  // Where a sequence is taken in chunks of tokens (else empty): the store of what is kept of all tokens, and on the
+  // last stage the residual stream's gradient in it. If it spills, call store->begin() once all Stages are made.
   std::shared_ptr<TokenStore> store;
   TokenRows chunked_dx;
 };
 StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
-// What backward_input leaves for backward_weight, when a plan splits them: one per block of the largest chunk.
+// What backward_input leaves for backward_weight in plans that split them: an entry per block of the largest chunk.
 struct StageWeightWork {
   std::vector<BlockWorkBuffers> buffers;
   std::vector<WeightWork> blocks;
-  int chunk_slot = -1;  // the slot of `chunk` whose activations it leases; -1: free
+  int chunk_slot = -1;  // the slot of chunk `chunk` whose activations are still needed; -1: not in use
   int chunk = 0;
 };
 StageWeightWork take_weight_work(const ModelShard& shard, const BatchShape& shape, Arena& arena);
@@ -46,7 +46,7 @@ StageWeightWork take_weight_work(const ModelShard& shard, const BatchShape& shap
 class Stage {
  public:
   // Chunk `chunk` of the shard. Takes activations for `slots` micro-batches in flight (0: no training) from the arena.
-  // What is referred to must outlive the stage. Weights are read between acquire and release, gradients are added
+  // All references must outlive the stage. Weights are read between acquire and release, gradients are added
   // between gradients_begin and gradients_complete.
   Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchShape& shape, int slots, Ports& ports,
         const RotaryTables* rotary, StageScratch& scratch, UnitEvents& events, uint64_t seed, Arena& arena);
@@ -56,31 +56,31 @@ class Stage {
   bool first() const { return embedding_.has_value(); }  // input comes from tokens, not from input()
   bool last() const { return head_.has_value(); }        // forward adds the loss instead of filling output()
 
-  // Boundaries of a slot, [rows of this rank, h] in the compute dtype: where a receive puts the activation, where the
-  // result lies until it has been sent; and the gradients that travel the other way. Empty at the ends of the model.
+  // Boundaries of a slot, [rows of this rank, h] in the compute dtype: the received activation, the result until it has
+  // been sent, and the gradients that go the other way. Empty at the ends of the model.
   View input(int slot) const { return first() ? View{} : at(slot).input; }
   View output(int slot) const { return at(slot).output; }
   View output_gradient(int slot) const { return at(slot).output_gradient; }  // received
   View input_gradient(int slot) const { return at(slot).input_gradient; }    // to be sent
 
-  // Training forward of one micro-batch into `slot`; on the last chunk adds its loss to loss.loss_sum, and the head
-  // matrix gets its gradient (announced by the backward).
+  // Training forward of one micro-batch into `slot`. On the last chunk it also adds the loss to loss.loss_sum, and the
+  // head matrix's gradient to its buffer (the backward announces that).
   void forward(Exec& exec, const MicroBatch& micro, int slot);
   // Input and weight gradients; events announce each unit in the order head, last block (mlp, attention), ...,
-  // embedding, positions, first block (with several tensor ranks: first block, embedding, positions). A tied embedding
-  // is announced behind the head where that is its last gradient, on the last of several stages.
+  // embedding, positions, first block (with several tensor ranks, or in chunks of tokens: first block, embedding,
+  // positions). On the last of several stages a tied embedding gets no gradient but the head's, and is announced after
+  // it.
   void backward(Exec& exec, int slot);
-  // What the stage remembers of these two apart from the work that they queue, for callers that may queue a recording
-  // of that work instead: forward = occupy + queue_forward, backward = queue_backward + vacate. What they queue for a
-  // slot differs by the content of memory alone, as long as the micro-batch lies in the same memory and events do
-  // nothing.
+  // The same in two parts, for callers that replay a recording in place of queue_*: forward = occupy + queue_forward,
+  // backward = queue_backward + vacate. occupy and vacate only keep book. As long as a slot's micro-batch lies in the
+  // same memory and events do nothing, queue_* queue the same work every time.
   void occupy(const MicroBatch& micro, int slot);
   void queue_forward(Exec& exec, int slot);
   void queue_backward(Exec& exec, int slot);
   void vacate(int slot);
-  // Backward in two halves; `work` leases the slot until backward_weight, which adds the gradients of blocks' matrices
-  // and biases and announces all units: head, embedding, positions, last block, ..., first block. Norms, embedding and
-  // positions have been added to in the first half.
+  // Backward in two halves. The slot stays in use until backward_weight, which adds the gradients of blocks' matrices
+  // and biases and announces all units: head, embedding, positions, last block, ..., first block. The gradients of
+  // norms, embedding and positions are added by backward_input.
   void backward_input(Exec& exec, int slot, StageWeightWork& work);
   void backward_weight(Exec& exec, StageWeightWork& work);
 
@@ -95,8 +95,8 @@ class Stage {
  private:
   struct Slot {
     std::vector<BlockActivations> blocks;
-    std::vector<ChunkedBlock> chunked_blocks;  // in chunks instead, and of the head's activations x and dy
-    TokenRows head_x, head_dy;
+    std::vector<ChunkedBlock> chunked_blocks;  // in place of `blocks`, in chunks of tokens
+    TokenRows head_x, head_dy;                 // the head's activations x and dy, likewise
     HeadActivations head;
     View input, output, output_gradient, input_gradient;
     MicroBatch micro;

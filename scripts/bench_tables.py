@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """The tables of docs/results/codecs.md and docs/results/comm.md, from `build/bench codec` and `build/bench comm`.
 
-  scripts/bench_tables.py codec run FILE.jsonl                  measures all codecs
-  scripts/bench_tables.py comm run FILE.jsonl [--where memory lab crowded checked_memory checked_lab] [--rounds 5]    messages beside MPI's; the file grows
-  scripts/bench_tables.py comm page FILE.jsonl                  puts the tables of such a file into the page
-  scripts/bench_tables.py codec page [FILE.jsonl]               writes the page behind its marker and its picture from codecs_cells.jsonl, which FILE replaces
+  scripts/bench_tables.py codec run FILE.jsonl                  measures all codecs; replaces FILE
+  scripts/bench_tables.py comm run FILE.jsonl [--where memory lab crowded checked_memory checked_lab] [--rounds 5]    messages beside MPI's; appends to FILE
+  scripts/bench_tables.py comm page FILE.jsonl                  writes the tables of FILE into comm.md and checksums.md
+  scripts/bench_tables.py codec page [FILE.jsonl]               writes codecs.md and its picture from codecs_cells.jsonl; with FILE, makes those cells of it first
 
-memory: 2 ranks on this machine; lab: 2 hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks. THINWIRE_BUILD: where `bench` is
-(default build). Exit code 1 when a proof does not hold.
+memory: 2 ranks on this machine; lab: 2 hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks; checked_*: with checksums, beside without.
+THINWIRE_BUILD: where `bench` is (default build). Exit code 1 when a proof does not hold.
 """
 import argparse
 import collections
@@ -21,7 +21,7 @@ import time
 sys.dont_write_bytecode = True
 import sweep_svg
 from sweep_store import write_atomic
-from measured import ROOT, add_cell, emulated, ends, json_lines, machine, need, put, read_cells, size_name, table
+from measured import ROOT, add_cell, emulated, ends, fail, json_lines, machine, need, put, read_cells, size_name, table
 
 PAGES = {name: os.path.join(ROOT, "docs", "results", page) for name, page in (("codec", "codecs.md"), ("comm", "comm.md"))}
 CHECKSUMS = os.path.join(ROOT, "docs", "results", "checksums.md")
@@ -44,7 +44,7 @@ METHOD = """## Method and caveats
     build/bench codec 'zfp(rate=8)/67108864'                                                  # one case, by its name
     build/bench codec block_int /snr                                                          # cases whose names contain all of these
 """
-FOUR = ("gaussian", "heavy_tail", "outliers", "gradient")
+KINDS = ("gaussian", "heavy_tail", "outliers", "gradient")
 SHOWN = ("cast(format=bf16)", "cast(format=e4m3)", "block_int(bits=8,block=32,scale=fp16)", "block_int(bits=8,block=128,scale=bf16)", "block_int(bits=8,block=128,scale=fp16,stochastic)",
          "block_int(bits=4,block=32,scale=fp16)", "block_int(bits=4,block=128,scale=bf16)", "block_int(bits=4,block=2048,scale=fp16)", "block_int(bits=2,block=128,scale=fp16)",
          "hadamard + block_int(bits=4,block=32,scale=fp16)", "mx(format=mxfp8_e4m3)", "mx(format=mxfp4)", "mx(format=nvfp4)", "e3m0(block=128)", "lloyd_max(bits=4,block=64)",
@@ -60,7 +60,7 @@ def run_codec(o, bench):
 
 
 def cells(cases):
-    """What docs/results keeps of the cases: GB/s and the ratio to memcpy as pairs."""
+    """What codecs_cells.jsonl keeps of the cases of `bench codec`. Speeds are pairs: GB/s, and the ratio to memcpy."""
     by_name, out = {c["case"]: c for c in cases}, []
     timed = {c["codec"] for c in cases if "codec" in c}
 
@@ -112,7 +112,7 @@ def goals(found):
 
 
 def codecs(found):
-    """Bits, speed at 1 MiB and fidelity of what one would choose from; all others are in the cells."""
+    """Bits, speed at 1 MiB and fidelity of the codecs in SHOWN; those of all are in the cells."""
     snr = {c["codec"]: c["snr_db"] for c in found if c["table"] == "fidelity" and c["messages"] == 1}
     rows = []
     for c in found:
@@ -120,12 +120,12 @@ def codecs(found):
             continue
         got = snr.get(c["codec"])
         rows.append([f"`{c['codec']}`", f"{c['bits']:.2f}", *(f"{c[w + ' 1 MiB'][1]:.2f}" for w in ("encode", "decode")),
-                     *((f"{got[s]:.1f}" if not isinstance(got[s], str) else got[s]) if got else "exact" for s in FOUR)])
-    return table(["codec", "bits", "encode / memcpy", "decode / memcpy", *FOUR], rows)
+                     *((f"{got[s]:.1f}" if not isinstance(got[s], str) else got[s]) if got else "exact" for s in KINDS)])
+    return table(["codec", "bits", "encode / memcpy", "decode / memcpy", *KINDS], rows)
 
 
 def picture(found):
-    """What is lost of a trained gradient over bits."""
+    """The noise of a trained gradient over bits per value."""
     points = []
     for c in found:
         if c["table"] == "fidelity" and c["messages"] == 1 and c["bits"] <= 9 and not isinstance(c["snr_db"]["gradient"], str):
@@ -138,6 +138,8 @@ def picture(found):
 def page_codec(o):
     if o.file:
         kept = cells(read_cells(o.file))
+        if not kept:
+            fail(f"{o.file}: no measurements in it")
         write_atomic(CELLS, "".join(json.dumps(c) + "\n" for c in kept))
     found = read_cells(CELLS)
     trained = next(c for c in found if c["table"] == "trained")
@@ -174,13 +176,13 @@ def run_comm(o, bench):
     return 0 if ok else 1
 
 
-def comm_table(cells, where):
+def comm_table(by_size, where):
     sizes, rows = PLACES[where], []
     if where.startswith("checked"):
         for verb in CHECKED:
             row = [verb.removeprefix("checked_")]
             for size in sizes:
-                got = cells.get((where, verb, size), [])
+                got = by_size.get((where, verb, size), [])
                 ratios = sorted(c["ratio"] for c in got)
                 row.append(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} - {ratios[-1]:.2f}) of {statistics.median(c['plain_us'] for c in got):.0f} us" if got else "-")
             rows.append(row)
@@ -188,7 +190,7 @@ def comm_table(cells, where):
     for verb in VERBS:
         row = [verb]
         for size in sizes:
-            got = cells.get((where, verb, size))
+            got = by_size.get((where, verb, size))
             if not got:
                 row.append("-")
             elif size == 8:
@@ -201,14 +203,16 @@ def comm_table(cells, where):
 
 
 def page_comm(o):
-    cells = collections.defaultdict(list)
-    for case in read_cells(o.file):
+    by_size, found = collections.defaultdict(list), read_cells(o.file)
+    if not found:
+        fail(f"{o.file}: no measurements in it")
+    for case in found:
         if "mpi_us" in case or "plain_us" in case:
-            cells[case["where"], case["case"].split("/")[0], case["bytes"]].append(case)
+            by_size[case["where"], case["case"].split("/")[0], case["bytes"]].append(case)
     for where in PLACES:
-        rounds = max((len(v) for k, v in cells.items() if k[0] == where), default=0)
+        rounds = max((len(v) for k, v in by_size.items() if k[0] == where), default=0)
         if rounds:
-            put(CHECKSUMS if where.startswith("checked") else PAGES["comm"], f"<!-- table {where} -->", f"\n{comm_table(cells, where)}\nRounds: {rounds}.\n\n", "<!-- end -->")
+            put(CHECKSUMS if where.startswith("checked") else PAGES["comm"], f"<!-- table {where} -->", f"\n{comm_table(by_size, where)}\nRounds: {rounds}.\n\n", "<!-- end -->")
     return 0
 
 

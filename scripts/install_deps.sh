@@ -3,8 +3,8 @@
 #   scripts/install_deps.sh                everything: building, testing, formatting
 #   scripts/install_deps.sh --quickstart   only what the quickstart builds and runs with
 #   scripts/install_deps.sh --with PKG     this Debian package as well (may be repeated)
-# Not root, not Debian, or THINWIRE_NO_INSTALL=1: nothing is installed. What environment modules or CMAKE_PREFIX_PATH offer is
-# accepted then; exit 1 names what is missing. Exit codes: 0 all there, 1 missing or not installable, 64 wrong option.
+# Not root, not Debian, or THINWIRE_NO_INSTALL=1: no package is installed, and what environment modules or CMAKE_PREFIX_PATH offer counts.
+# With nvcc and without that variable, cudnn-frontend's headers go to .cache. Exit codes: 0 all there, 1 missing (named) or not installable, 64 wrong option.
 set -euo pipefail
 self=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 cd "$(dirname "$self")/.."
@@ -30,7 +30,7 @@ if [ "$quickstart" = 0 ]; then
   packages+=(ccache mpich libmpich-dev libgtest-dev libbenchmark-dev libsentencepiece-dev sentencepiece zstd libzfp-dev liburing-dev clang-format clang-tidy git)
 fi
 packages+=("${extra[@]}")
-# What single tests need and say that they miss: the batch scripts are checked by shellcheck and run under a Slurm that the test starts
+# What single tests need (they are skipped without it): the batch scripts are checked by shellcheck and run under a Slurm that the test starts
 # (no service is set up for it), pages of the manual by mandoc and groff; the Python package's frames and plots. A distribution without
 # them builds and tests all the rest.
 optional=()
@@ -49,7 +49,7 @@ missing_of() { # PACKAGE ...
 quiet_apt() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y "$@"; }
 apt_install() { quiet_apt install --no-install-recommends "$@" >/dev/null; }
 
-# Asks cmake itself, in a scratch project, for everything the real build asks for: modules, prefixes and hand-made installs count.
+# Has cmake look for packages and headers in a scratch project, as the real build does: modules, prefixes and hand-made installs count.
 missing_for_cmake() {
   local tool scratch
   for tool in cmake ninja python3; do
@@ -81,7 +81,7 @@ find_package(ICU 70 QUIET COMPONENTS uc i18n)
 if(NOT ICU_FOUND)
   message(STATUS "MISSING ICU 70 or later")
 endif()
-foreach(header xxhash.h yaml.h zstd.h)
+foreach(header xxhash.h yaml.h)
   find_path(${header}_dir ${header})
   if(NOT ${header}_dir)
     message(STATUS "MISSING ${header}")
@@ -193,6 +193,6 @@ else
   install_packages
   install_optional
 fi
-if [ "$quickstart" = 0 ] && command -v nvcc >/dev/null; then
+if [ "$quickstart" = 0 ] && [ "${THINWIRE_NO_INSTALL:-0}" != 1 ] && command -v nvcc >/dev/null; then
   fetch_cudnn_frontend
 fi

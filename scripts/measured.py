@@ -44,20 +44,22 @@ def fail(text, code=1):
 
 
 def read_cells(path):
-    """Records of a file of JSON lines, [] where there is none. A last line that a kill cut off is removed."""
+    """Records of a file of JSON lines, [] where there is none. A last line that a kill cut off does not count."""
     if not os.path.exists(path):
         return []
     with open(path, "rb") as f:
         whole = f.read()
-    if not whole.endswith(b"\n"):
-        os.truncate(path, whole.rfind(b"\n") + 1)
     return [json.loads(line) for line in whole[: whole.rfind(b"\n") + 1].splitlines()]
 
 
 def add_cell(path, record):
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)  # a missing folder loses no measurement
-    with open(path, "a", encoding="utf-8") as f:
-        f.write(json.dumps(record) + "\n")
+    with open(path, "ab+") as f:
+        f.seek(0)
+        whole = f.read()
+        if not whole.endswith(b"\n"):  # a kill cut its last line off
+            f.truncate(whole.rfind(b"\n") + 1)
+        f.write(json.dumps(record).encode() + b"\n")
 
 
 def kept(path, make):

@@ -23,8 +23,8 @@ ASK_LIMIT_S = 60
 
 
 def ask(*command, stdin=None, allow=()):
-    """Standard output of a command of the batch system. Its refusal is a StoreError: nothing is known then. allow: texts of refusals
-    that are answers."""
+    """Standard output of a command of the batch system. StoreError where it fails, since nothing is known then; unless it says one of
+    the texts of `allow`, which are answers, too."""
     try:
         done = subprocess.run(command, cwd=BASE, stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=ASK_LIMIT_S)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ class Script:
                     self.body.append(line)
 
     def set(self, flag, value, join):
-        """Replaces the directive that begins with `flag`, or adds it; value None: takes it out, "": a flag alone."""
+        """Replaces the directive `flag`, or adds it. join: between flag and value. value None: takes it out; "": a flag alone."""
         self.directives = [d for d in self.directives if d != flag and not d.startswith(flag + join)]
         if value is not None:
             self.directives.append(flag + (join + str(value) if value != "" else ""))
@@ -98,7 +98,7 @@ class Script:
 
 
 def given(flags):
-    """Those that have a value; the others stay as the script has them."""
+    """The flags that have a value; of the others the shipped script's directives stay."""
     return {flag: value for flag, value in flags.items() if value}
 
 
@@ -108,20 +108,21 @@ class Job(NamedTuple):
     id: str
     name: str
     state: str        # pending | running, None when it has ended
-    why: str = ""     # it is pending
+    why: str = ""     # why it is pending
     word: str = ""    # how it ended: COMPLETED | FAILED | CANCELLED | TIMEOUT | OUT_OF_MEMORY | ...
     code: int = None  # its exit code, where that is known
 
 
 class System:
-    """kind: of its folder of scripts; prefix and join: how it writes a directive; how: the command that submits a script by hand; first: the
-    number of an array's first element; arrays: whether it has any; least, most: elements of the smallest and the largest array; index: what
-    an element's number is in between in its job; in_array: its number in names of output files; kill, gone: what ends jobs, and what it
-    says of those that had ended."""
+    """kind: its folder in scripts/; prefix, join: how it writes a directive; how: the command that submits a script by hand; arrays: whether
+    it has any; first: the number of an array's first element; least, most: elements of the smallest and the largest array; index: what
+    stands around an element's number in its job; in_array: that number in names of output files; kill: the command that ends jobs; gone:
+    what it says of those that have ended."""
 
     first, arrays, least, join = 0, True, 1, "="
     most = 1000  # what Slurm and LSF take unless a site allows more
     index, in_array, gone = ("[", "]"), "", ()
+    outcomes = None  # of ended(), by job: a System lives for one poll of the queue
 
     def element(self, job, index):
         """The job of one element of an array."""
@@ -148,7 +149,9 @@ class System:
 
     def ended(self, job):
         """(how the job ended or "", its exit code or None)."""
-        return next(((j.word, j.code) for j in self.jobs() if j.id == job), ("", None))
+        if self.outcomes is None:
+            self.outcomes = {j.id: (j.word, j.code) for j in self.jobs()}
+        return self.outcomes.get(job, ("", None))
 
     def direct(self, script, size, name, output):
         """Directives of a script for points of this size."""
@@ -164,6 +167,13 @@ class System:
     def sizes(self, size):
         """Shell lines for what a script cannot read from its job."""
         return [f"export THINWIRE_RANKS={size.ranks}"] if size.ranks != size.nodes * size.each else []
+
+
+def even(size):
+    """Refuses a point that a launcher cannot start which starts the same number of ranks on each node."""
+    if size.nodes > 1 and size.ranks != size.nodes * size.each:
+        raise StoreError(f"the same number of ranks starts on each node here: {size.ranks} ranks do not fill {size.nodes} nodes of {size.each}; "
+                         "change ranks or ranks_per_node", 78)
 
 
 class Slurm(System):
@@ -227,7 +237,10 @@ class Lsf(System):
         return {"-J": name, "-o": shlex.quote(output), **sizes, **timed, **given({"-q": size.queue and shlex.quote(size.queue), "-P": size.account and shlex.quote(size.account)})}
 
     def sizes(self, size):
-        return [f"export THINWIRE_GPUS_PER_NODE={size.gpus} THINWIRE_RANKS_PER_NODE={size.each} THINWIRE_NODES={size.nodes}"] if self.jsrun else super().sizes(size)
+        if not self.jsrun:
+            return super().sizes(size)
+        even(size)
+        return [f"export THINWIRE_GPUS_PER_NODE={size.gpus} THINWIRE_RANKS_PER_NODE={size.each} THINWIRE_NODES={size.nodes}"]
 
     def submit(self, path, count, at_once):
         options = []
@@ -300,13 +313,14 @@ class Flux(System):
         return {"--job-name": name, "--nodes": size.nodes, "--output": shlex.quote(output), **timed, **given({"--queue": size.queue, "--bank": size.account})}
 
     def sizes(self, size):
+        even(size)
         return [f"export THINWIRE_RANKS={size.ranks} THINWIRE_RANKS_PER_NODE={size.each}"]
 
     def submit(self, path, _, __):
         return ask("flux", "batch", path).strip()
 
     def jobs(self):
-        for line in ask("flux", "jobs", "-a", "-n", "-o", "{id.f58}|{state}|{result}|{name}").splitlines():
+        for line in ask("flux", "jobs", "-a", "-c", "1000000", "-n", "-o", "{id.f58}|{state}|{result}|{name}").splitlines():
             job, state, result, name = line.split("|", 3)
             yield Job(job, name, None if state == "INACTIVE" else "running" if state in ("RUN", "CLEANUP") else "pending", word={"CANCELED": "CANCELLED"}.get(result, result))
 

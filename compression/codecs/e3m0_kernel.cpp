@@ -12,7 +12,7 @@ struct PowerEncoder {
     for (int j = 0; j < kUnitVectors; ++j) {
       const VecF v = load(x + j * kLanes);
       const VecF y = product(magnitude(v), scales.at(j));
-      // Half an octave of mantissa rounds the exponent field at 1.5; 120 is the field of 2^-7, whose level is k = 0.
+      // Half a mantissa rounds the exponent field up from 1.5 on. Code k > 0 is 2^(k - 7), whose field is k + 120.
       const VecI k = (VecI)(((VecU)y + 0x400000u) >> 23) - 120;
       const VecI least = y >= splat(0x1p-7f) ? splat_i(1) : splat_i(0);
       const VecI up = k > least ? k : least;

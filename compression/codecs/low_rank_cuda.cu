@@ -1,8 +1,8 @@
 // Codec low_rank on a GPU: factors, payloads and warm starts of low_rank.cpp and low_rank_rounds.cpp, bit by bit.
 //
-// Point to point a message is gathered in fp32 with its residual, multiplied and orthonormalised; then the kernel of
-// all coders takes it tile by tile for what its payload decodes to. Whether something is not finite is known on the
-// device alone: a warm factor is written in any case, as it was if so.
+// Point to point a message is gathered in fp32 with its residual, multiplied and orthonormalised; then the kernel that
+// all coders share works out, tile by tile, what the payload decodes to. Only the device knows whether something is not
+// finite, so the warm factor is always written: the old one once more if so.
 #include "compression/codecs/device_makers.h"
 #include "compression/codecs/low_rank_cuda.h"
 #include "compression/device_kernels.h"
@@ -39,7 +39,7 @@ TW_KERNEL void __launch_bounds__(kWarp)
   if (i < from.count) to[from.first + i] = from.list[i];
 }
 
-// x = what should arrive, in fp32.
+// x = the input with its residual, in fp32.
 TW_KERNEL void __launch_bounds__(kTileThreads, 2) gather_message_kernel(const TW_GRID_CONSTANT PackJob job, float* x) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kMostDeviceTile, left = job.count - at;
   const int n = static_cast<int>(left < kMostDeviceTile ? left : kMostDeviceTile);
@@ -48,7 +48,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2) gather_message_kernel(const TW
   store_tile({x, 0}, at, n, true, values);
 }
 
-// What the next message starts from.
+// The warm start: the factor q that the message before left, and how many messages there were.
 struct Warm {
   const float* old = nullptr;
   float* now = nullptr;
@@ -67,7 +67,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads)
 }
 
 // ---- what a payload decodes to -------------------------------------------------------------------------------------
-// The codec of the kernels of all coders. Payloads have been written.
+// The codec that the kernels of all coders are given. When they run, the payload has been written.
 struct LowRankTiles {
   LowRankPlaces places;
   int64_t p_at, raw_at, q_at;     // where they begin in a payload
@@ -119,7 +119,7 @@ struct LowRankTiles {
         if (kRawStays && places.list[place_of(places, at + i + k)].rank == 0) continue;
         const float value = element(payload, at + i + k);
         TW_UNROLL
-        for (int j = 0; j < 4; ++j) v[s][j] = j == k ? value : v[s][j];  // an index that is not known has no register
+        for (int j = 0; j < 4; ++j) v[s][j] = j == k ? value : v[s][j];  // v[s][k] would take v out of registers
       }
     }
   }
@@ -255,7 +255,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads)
   if (e < all) to[e] = e < count ? factor[e] : rest[e];
 }
 
-// x becomes what this rank failed to send, without the loss scale. tiles: with its own part of the last factor.
+// x becomes this rank's own error, without the loss scale. tiles: with its own share of the last factor.
 TW_KERNEL void __launch_bounds__(kTileThreads, 2)
     own_error_kernel(const TW_GRID_CONSTANT LowRankTiles tiles, const float* factors, float* x, int64_t count,
                      float unscale, float* squares_to) {
@@ -294,8 +294,8 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2)
   squares_to[static_cast<int64_t>(blockIdx.x) * 3 + threadIdx.x] = all;
 }
 
-// As LowRankState with its name in checkpoints. How many messages there were is known on the host: which factor
-// travels depends on it. (A message that is not finite ends its step, and what it left is rolled back.)
+// As LowRankState, with the same names in checkpoints. Messages are counted on the host, which needs their number to
+// know which factor travels. (One that is not finite counts, too: its step is skipped, and rolls the state back.)
 class DeviceRoundsState final : public CompressionState {
  public:
   DeviceRoundsState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices,

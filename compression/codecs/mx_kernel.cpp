@@ -5,7 +5,7 @@
 namespace thinwire::TW_ISA {
 namespace {
 
-// Sign, exponent and mantissa of a format: M mantissa bits, exponent bias, the largest code and its exponent.
+// A format: bits in all, mantissa bits, exponent bias, the largest code of a finite number and its exponent.
 template <int Bits_, int M_, int Bias_, int Largest_, int MaxExponent_>
 struct Small {
   static constexpr int kBits = Bits_, kMantissa = M_, kBias = Bias_, kLargest = Largest_, kMaxExponent = MaxExponent_;
@@ -28,7 +28,7 @@ TW_INLINE VecI small_code(VecU bits) {
   return code > F::kLargest ? splat_i(F::kLargest) : code;
 }
 
-// Bad blocks have NaN factors; with Careful they get the code 0, which says nothing, instead of what NaN leaves behind.
+// Bad blocks have NaN factors. Careful: their elements get the code 0; without it the codes would be arbitrary.
 template <typename F, bool Careful>
 struct SmallEncoder {
   template <typename Scales>

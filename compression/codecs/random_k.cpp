@@ -1,15 +1,15 @@
 // Codec random_k: a random share `density` of every block, the same elements on all ranks; only values travel.
 //
 // A piece is cut into blocks of `block` elements (the last may be short). A block of b elements keeps
-//   kept(b) = max(1, round(density block)) if b == block, else ceil(that * b / block),
-// one from each of the strata [j b / kept, (j + 1) b / kept). Which one: word j % 4 of Philox block j / 4, keyed by
-// (seed, slot, sequence, step) and counted by the block's number in the message; never by rank, so that payloads of
-// different ranks hold the same elements. A slice may start anywhere: its blocks are numbered from the one in which its
-// first element would lie. Over the steps every element is drawn equally often.
+//   kept(b) = max(1, round(density block)) if b == block, else ceil(kept(block) * b / block),
+// one element of each stratum [j b / kept, (j + 1) b / kept). Which one: word j % 4 of Philox block j / 4. Its key is
+// (seed, slot, sequence, step), its counter the block's number in the message. The rank is in neither, so the payloads
+// of all ranks hold the same elements and can be summed. A slice may start inside a block: its first block has the
+// number first element / block. Strata differ by one element at most: all elements are drawn about equally often.
 //   wire_bytes = sum over blocks of (fp16: 1) + kept(b) * (fp32: 4, bf16 and fp16: 2)
-// Contractive in the mean over the draws: E |x - decoded|^2 = (1 - kept / b) |x|^2. With `rounding` stochastic (fp32
-// only) each value is multiplied by the size of its stratum, which makes the decoded message unbiased and no longer
-// contractive; a value that this takes out of fp32 raises the non-finite flag.
+// Contractive in the mean over the draws: E |x - decoded|^2 = (1 - kept / b) |x|^2 for equal strata. `rounding`
+// stochastic (fp32 only) multiplies each value by the size of its stratum: the decoded message is then unbiased and not
+// contractive, and a value that overflows fp32 raises the non-finite flag.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kTask = 1 << 15;  // elements that a thread takes together
 
-// The key of one message; the rank is left out on purpose.
+// The key of one message. It has no rank in it: all ranks must draw the same elements.
 PhiloxKey message_key(const Msg& msg) {
   const PhiloxBlock words =
       philox(seed_key(msg.seed), {static_cast<uint32_t>(msg.step), msg.slot, msg.sequence,
@@ -34,7 +34,7 @@ PhiloxKey message_key(const Msg& msg) {
   return {words[0], words[1]};
 }
 
-// Calls drawn(j, index, stratum) for the strata of a block.
+// Calls drawn(j, index in the block, size of the stratum) for the strata of a block, in order.
 template <typename Drawn>
 void draw(PhiloxKey key, int64_t block, int64_t elements, int64_t kept, const Drawn& drawn) {
   PhiloxBlock words{};
@@ -62,10 +62,10 @@ class RandomK final : public Codec {
     return {.unbiased = unbiased_, .contractive = !unbiased_, .selects = true, .linear = true, .granule = block_};
   }
   size_t wire_bytes(int64_t count, DType) const override {
-    const auto of = [&](int64_t elements) {
+    const auto bytes_of = [&](int64_t elements) {
       return elements == 0 ? 0 : value_header(format_) + kept(elements) * value_bytes(format_);
     };
-    return static_cast<size_t>(count / block_ * of(block_) + of(count % block_));
+    return static_cast<size_t>(count / block_ * bytes_of(block_) + bytes_of(count % block_));
   }
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
     const float* x = in.as<float>();
@@ -74,7 +74,7 @@ class RandomK final : public Codec {
     TW_CHECK(out.size() >= wire_bytes(n, DType::f32));
     const PhiloxKey key = message_key(msg);
     const int64_t task = std::max<int64_t>(1, kTask / block_);
-    std::vector<uint32_t> keys(static_cast<size_t>((blocks + task - 1) / task));
+    std::vector<uint32_t> max_keys(static_cast<size_t>((blocks + task - 1) / task));
     parallel_blocks(msg.threads, blocks, task, [&](int64_t first, int64_t last) {
       std::vector<float> values(static_cast<size_t>(full_));
       uint32_t max_key = 0;
@@ -93,10 +93,10 @@ class RandomK final : public Codec {
         write_header(format_, exponent, to);
         write_values(format_, exponent, values.data(), count, to + value_header(format_));
       }
-      keys[static_cast<size_t>(first / task)] = max_key;
+      max_keys[static_cast<size_t>(first / task)] = max_key;
     });
     uint32_t max_key = 0;
-    for (uint32_t k : keys) max_key = std::max(max_key, k);
+    for (uint32_t k : max_keys) max_key = std::max(max_key, k);
     return {wire_bytes(n, DType::f32), max_key >= kInfiniteKey};
   }
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
@@ -125,7 +125,7 @@ class RandomK final : public Codec {
  private:
   int64_t kept(int64_t elements) const { return elements == block_ ? full_ : (full_ * elements + block_ - 1) / block_; }
   double density_;
-  int64_t block_, full_;  // full_: kept of a whole block
+  int64_t block_, full_;  // full_: elements kept of a whole block
   ValueFormat format_;
   bool unbiased_;
 };

@@ -1,7 +1,7 @@
 // The inner loops of selectors: counting, finding and packing the largest numbers of a vector; and those of the sketch.
 //
 // The key of a number is the bits of its absolute value: keys order like magnitudes, infinity is kInfiniteKey and NaN
-// lies above it. Memory "with slack" may be written up to kSlack elements behind what the result says.
+// lies above it. Memory "with slack" may be written up to kSparseSlack elements behind what the result says.
 #pragma once
 
 #include <cstdint>

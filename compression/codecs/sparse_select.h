@@ -1,8 +1,8 @@
-// What the selectors share: which elements are taken, how their indices are written, how their values travel.
+// What the selecting codecs share: which elements are kept, how their indices are written, how their values travel.
 //
 // Selection is exact and does not depend on threads or instruction set: the k largest |x|, of equal ones those with the
-// lower index; NaN counts as larger than infinity. A sample of keys brackets the threshold, one pass over x counts
-// around the bracket, and only the keys inside it are looked at again.
+// lower index; NaN counts as larger than infinity. A sample of x brackets the threshold, one pass counts the elements
+// above and inside the bracket, and the threshold is then found among those inside it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace thinwire {
 
-// Tasks of this many elements; a multiple of 16, so that bitmaps of tasks share no byte.
+// Elements that a thread takes together; a multiple of 16, so that no byte of a bitmap is written by two threads.
 inline constexpr int64_t kSparseBlock = 1 << 14;
 
 const SparseKernels& sparse_table();
@@ -25,14 +25,14 @@ const SparseKernels& sparse_table();
 // Elements of n that a share `density` keeps: max(1, round(density n)), at most n; 0 of 0. Halves round away from 0.
 int64_t kept_of(int64_t n, double density);
 
-// x [n], 1 <= k <= n.
+// The threshold of the k largest |x|. x: [n], 1 <= k <= n.
 Threshold find_threshold(const float* x, int64_t n, int64_t k, int threads);
 
 // ---- indices -------------------------------------------------------------------------------------------------------
-// k of n ascending indices in a number of bytes that n and k alone decide: a bitmap (bit i % 8 of byte i / 8), or
-// Elias-Fano: the low `low_bits` bits of all indices packed one behind the other (least significant first), then a
-// bit string in which index i of them sets bit (index >> low_bits) + i. Whichever is shorter; the bitmap if equal, the
-// fewer low bits if equal. With `dense` always the bitmap: near the break-even it is several times as fast.
+// How k ascending indices below n are written; n and k alone decide the number of bytes. Either a bitmap (index i is
+// bit i % 8 of byte i / 8), or Elias-Fano: the low `low_bits` bits of all indices, packed (least significant first),
+// then a bit string in which the i-th index sets bit (index >> low_bits) + i. The shorter one is taken; of equally long
+// ones the bitmap, then the fewer low bits. `dense`: the bitmap in any case, since it is several times as fast.
 struct IndexCode {
   bool bitmap = true;
   int low_bits = 0;
@@ -40,8 +40,8 @@ struct IndexCode {
   int64_t bytes = 0;
 };
 IndexCode index_code(int64_t n, int64_t k, bool dense);
-inline constexpr double kDenseDensity =
-    0.2;  // what selectors call dense; there Elias-Fano would save 0.15 bits an element
+// Selectors pass `dense` from this density on: there Elias-Fano would save 0.15 bits an element at most.
+inline constexpr double kDenseDensity = 0.2;
 
 // Appends fields of up to 32 bits, least significant bit first. finish() pads the last byte with zeros.
 class BitWriter {
@@ -85,8 +85,8 @@ class BitReader {
 };
 
 // ---- values --------------------------------------------------------------------------------------------------------
-// fp32, bf16 (nearest even, finite values saturate) or fp16 behind one byte e: the values are fp16 numbers times 2^e,
-// where e = max(-126, min(112, floor(log2 max|v|) - 14)), so that the range of fp16 does not matter.
+// fp32, bf16 (nearest even, finite values saturate) or fp16. A header byte e stands in front of fp16: values are fp16
+// numbers times 2^e, e = max(-126, min(112, floor(log2 max|v|) - 14)), so the narrow range of fp16 does not matter.
 inline constexpr int kMinValueExponent = -126, kMaxValueExponent = 112;
 enum class ValueFormat : uint8_t { kFp32, kBf16, kFp16, kTwoBits };
 // The parameter `format`. kTwoBits is "2bit", which chunked_top_k alone reads and writes.
@@ -99,12 +99,12 @@ inline int64_t value_bytes(ValueFormat format) {
 inline int64_t value_header(ValueFormat format) {
   return format == ValueFormat::kFp16 ? 1 : 0;
 }
-// Of a group of values whose largest key is max_key; 0 unless fp16.
+// e of a group of values whose largest key is max_key; 0 where that is not finite, and unless fp16.
 int value_exponent(ValueFormat format, uint32_t max_key);
-// Without the header. `out` and `in` need no alignment.
+// The values without the header. `out` and `in` need no alignment.
 void write_values(ValueFormat format, int exponent, const float* values, int64_t count, std::byte* out);
 void read_values(ValueFormat format, int exponent, const std::byte* in, int64_t count, float* values);
-// The header, where there is one. read_header throws Error(kBadData) for an exponent that no encoder writes.
+// The header, where the format has one. read_header throws Error(kBadData) for an exponent that no encoder writes.
 void write_header(ValueFormat format, int exponent, std::byte* out);
 int read_header(ValueFormat format, const std::byte* in);
 

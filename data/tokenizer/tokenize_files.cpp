@@ -1,4 +1,4 @@
-// The three stages of tokenize_files.h. Errors travel with their job, so the first one in the input is reported.
+// Reader, encoders and writer of tokenize_files.h. Errors stay with their job: the first in the input is reported.
 #include "data/tokenizer/tokenize_files.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 namespace thinwire {
 namespace {
 
-constexpr size_t kJobBytes = size_t{256} << 10;
-constexpr size_t kOpenBytes = size_t{12} << 20;
-constexpr size_t kSequenceTokens = size_t{16} << 20;
+constexpr size_t kJobBytes = size_t{256} << 10;       // text of a job
+constexpr size_t kOpenBytes = size_t{12} << 20;       // text of all jobs that are not written yet
+constexpr size_t kSequenceTokens = size_t{16} << 20;  // longer documents go on in further sequences
 
 enum class Format { kParagraphs, kJsonLines };
 
@@ -37,14 +37,14 @@ struct Job {
   const Input* input = nullptr;
   std::vector<Unit> units;
   uint64_t source_bytes = 0;
-  std::exception_ptr error;  // the reader failed behind the units
+  std::exception_ptr error;  // the reader failed after these units
 };
 
 struct Encoded {
   size_t output = 0;
   std::vector<int32_t> ids;
   bool ends_document = true;
-  bool has_text = false;  // ids of the text itself, and not only those around it
+  bool has_text = false;  // some ids are the text's, not only those put before and after a text
 };
 
 struct Result {
@@ -52,7 +52,7 @@ struct Result {
   uint64_t source_bytes = 0;
   int64_t skipped = 0, empty = 0;
   std::string first_skipped;
-  std::exception_ptr error;  // after the pieces
+  std::exception_ptr error;  // what failed after these pieces
 };
 
 using Queue = OrderedQueue<Job, Result>;
@@ -68,11 +68,11 @@ Input classify(const std::string& path) {
               (ending == ".gz" || ending == ".zst" || ending == ".xz" ? "; unpack it first" : ""));
 }
 
-// Where texts go: output k holds json_keys[k]; paragraphs have the key "text".
+// Where texts go: output k has the key keys[k]. The first json_outputs keys are those of JSON lines.
 struct Plan {
   std::vector<Input> inputs;
   std::vector<std::string> keys;
-  size_t paragraph_output = 0;
+  size_t paragraph_output = 0;  // of the key "text"
   size_t json_outputs = 0;
 };
 
@@ -113,7 +113,7 @@ Plan make_plan(const TokenizeOptions& options) {
 class JobFiller {
  public:
   JobFiller(Queue& queue, const Input& input) : queue_(queue) { job_.input = &input; }
-  // `position` is how much of the input was read up to and including this unit. False: the work was stopped.
+  // position: bytes of the input read so far, this unit's included. False: the work was stopped.
   bool add(Unit unit, uint64_t position) {
     bytes_ += unit.text.size();
     job_.units.push_back(std::move(unit));
@@ -138,7 +138,7 @@ class JobFiller {
   uint64_t position_ = 0, sent_position_ = 0;
 };
 
-// False: stopped.
+// Cuts an input into jobs. False: the work was stopped, or reading failed and a job holds the error.
 bool read_input(const Input& input, Queue& queue) {
   JobFiller filler(queue, input);
   try {
@@ -245,12 +245,12 @@ class Encoder {
   std::vector<std::string> json_keys_;
 };
 
-// Joins the pieces of a document again, up to the length of a sequence.
+// Joins the pieces of a document into one sequence, or into several of about kSequenceTokens.
 class DocumentWriter {
  public:
   DocumentWriter(const std::string& prefix, int64_t vocab) : writer_(prefix, vocab) {}
-  // False: that was the end of a document of which the tokenizer keeps nothing (blanks, for SentencePiece). It is left
-  // out, as in Megatron, and so is what belongs around it.
+  // False: with this piece a document ends of whose text the tokenizer keeps nothing (blanks, for SentencePiece). As in
+  // Megatron it is left out, together with the ids before and after a text.
   bool add(Encoded piece) {
     has_text_ = has_text_ || piece.has_text;
     if (piece.ends_document && !std::exchange(has_text_, false)) {
@@ -273,11 +273,11 @@ class DocumentWriter {
 
  private:
   TokenFileWriter writer_;
-  std::vector<int32_t> open_;
-  bool has_text_ = false;  // the document, so far
+  std::vector<int32_t> open_;  // the sequence so far
+  bool has_text_ = false;      // of the document so far
 };
 
-// Stops the queue and joins, also when an exception passes.
+// The threads. Its destructor stops the queue and joins them, so an exception leaves none behind.
 class Crew {
  public:
   explicit Crew(Queue& queue) : queue_(queue) {}
@@ -304,7 +304,7 @@ TokenizeSummary tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions
   TW_CHECK(!options.append_eod || tokenizer.eod(), "append_eod without an end-of-document token");
   TokenizeProgress state;
   for (const Input& input : plan.inputs) {
-    const ByteSource readable(input.path);  // every missing file is reported before hours of work
+    const ByteSource readable(input.path);  // a file that cannot be opened is reported now, not after hours
     std::error_code ignored;
     const auto size = std::filesystem::file_size(input.path, ignored);
     if (!ignored) state.total_bytes += size;

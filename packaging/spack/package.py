@@ -39,6 +39,7 @@ class Thinwire(CMakePackage, CudaPackage):
     depends_on("zstd", when="+bench")
     depends_on("cuda@13:", when="+cuda")
     depends_on("cudnn@9:", when="+cudnn")
+    depends_on("nccl", when="+cuda")
     depends_on("googletest", type="test")
 
     conflicts("%gcc@:10", msg="C++20 as of GCC 11")
@@ -52,6 +53,7 @@ class Thinwire(CMakePackage, CudaPackage):
             self.define_from_variant("THINWIRE_URING", "uring"),
             self.define_from_variant("THINWIRE_CUDA", "cuda"),
             self.define("THINWIRE_TESTS", self.run_tests),
+            self.define("THINWIRE_WERROR", False),  # a compiler that we have not seen may warn of more
         ]
         if self.spec.satisfies("+cuda"):
             # A kernel for sm_90 that uses what only Hopper has is called 90a.

@@ -67,14 +67,14 @@ Mesh::Mesh(Progress& progress, const MeshShape& shape, std::vector<int> nodes, c
 
 namespace {
 
-// Which chances a group rounds by. Its slots and ranks count from 0 as those of other groups do, so replicas would err
-// alike, and their mean would keep what should average out. Weights, and the embedding's sum between two stages, have
-// to come out the same in all groups.
+// Number of the random sequence that a group rounds by. Slots and ranks count from 0 in every group: with one sequence
+// for all, replicas would round alike, and the errors would not average out over them. 0 for weights and for the
+// embedding's sum of two stages, which must come out the same in all groups.
 uint64_t draws_of(const MeshShape& shape, Site site, const std::vector<int>& ranks) {
   return traits_of(site).identical ? 0 : static_cast<uint64_t>(coordinates_of(shape, ranks.front()).data);
 }
 
-// Who sends messages to whom: neighbouring stages, nobody, or (contributions to sums) everybody to everybody.
+// Which members exchange messages: neighbouring stages, none, or all (their contributions to sums).
 DeviceEdges edges_of(GroupKind kind) {
   if (kind == GroupKind::kPpForward || kind == GroupKind::kPpBackward) return DeviceEdges::kRing;
   return kind == GroupKind::kWorld || kind == GroupKind::kTpControl ? DeviceEdges::kNone : DeviceEdges::kAll;
@@ -124,7 +124,7 @@ void Mesh::settle_states(bool applied) {
 
 namespace {
 
-// A checkpoint takes single numbers from rank 0; those of a compression state are each rank's own, and go as tensors.
+// A checkpoint takes single numbers from rank 0 alone. Those of compression states differ by rank: shown as tensors.
 class NumbersAsTensors final : public StateVisitor {
  public:
   explicit NumbersAsTensors(StateVisitor& to) : to_(to) {}

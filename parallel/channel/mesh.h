@@ -1,7 +1,7 @@
 // The mesh of ranks: (pipeline, data, tensor) coordinates with tensor fastest, and the groups cut out of it.
 //
-// Context-parallel ranks share the sequences of a replica. They are consecutive along data, and hold the same weights:
-// to gradients and to the placement of weights they are replicas like any others (Megatron: the groups over dp x cp).
+// Every `context` consecutive data ranks form a context-parallel group, which shares its sequences. They hold the same
+// weights, so for gradients and placements they are data ranks like any others (Megatron: the groups over dp x cp).
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace thinwire {
 
 struct MeshShape {
   int pipeline = 1, data = 1, tensor = 1;
-  int context = 1;  // divides data
+  int context = 1;  // of the data ranks; divides data
   int ranks() const { return pipeline * data * tensor; }
 };
 
@@ -62,13 +62,13 @@ enum class GroupKind : int {
   kCheckpoint,
   kSequenceForward,
   kSequenceBackward,
-  kPpForwardParts,  // tensor ranks that were sent a pipeline message in parts
+  kPpForwardParts,  // tensor ranks, for a pipeline message that came to them in parts
   kPpBackwardParts,
   kCount
 };
 
-// What a rank holds of the mesh; builds channels of groups on demand. Outlives the channels it makes. Rebuilding a mesh
-// in one process is making a new one, with nothing open.
+// The mesh as one rank sees it; makes the channels of its groups, and outlives them. For another mesh in the same
+// process make a new one, while no operation is open.
 class Mesh {
  public:
   // nodes: per world rank. Counters live here, one set per site.
@@ -79,19 +79,17 @@ class Mesh {
   const MeshShape& shape() const { return shape_; }
   const Coordinates& at() const { return at_; }
   int rank() const { return rank_; }
-  const std::vector<int>& nodes() const { return nodes_; }
 
-  // How the sites' messages are compressed. Before channels are made.
+  // How the sites' messages are compressed. To be called before channels are made.
   using Compressions = std::array<SiteCompressions, kSiteNames.size()>;
   void use_compressions(Compressions compressions) { compressions_ = std::move(compressions); }
-  const SiteCompressions& compressions(Site site) const { return compressions_[static_cast<size_t>(site)]; }
   CompressionClock& clock() { return clock_; }
-  // A step's parameter all-gathers begin: until the next one's they are encoded by the clock of now, also those that
-  // start later, in a forward pass or an evaluation, with a clock and a compression of their own.
+  // A step's parameter all-gathers begin. Until the next call they are encoded by the clock as it is now, even those
+  // that start later, in a forward pass or an evaluation, where clock() has moved on.
   void begin_parameter_gathers() { gather_clock_ = clock_; }
 
-  // Channels made from now on let what lies on its device travel there. It outlives them, and is connected when all are
-  // made (make_ports).
+  // Channels made from now on send what lies in this device's memory over it. It outlives them; make_ports connects it
+  // when all are made.
   void use_device(DeviceTraffic* device) { device_ = device; }
   DeviceTraffic* device() const { return device_; }
   // All ranks together: id is that of one rank's DeviceTraffic::unique_id().
@@ -103,11 +101,11 @@ class Mesh {
   // The channel of `ranks` (world ranks, in group order); empty for one rank. further: its messages were coded and
   // summed once before (further_compressions).
   Channel channel(GroupKind kind, Site site, std::vector<int> ranks, bool further = false);
-  // The states of all channels that still exist: the step's writes count, or are taken back.
+  // Commits what the step wrote to the states of all channels that still exist, or rolls it back.
   void settle_states(bool applied);
-  // Named by this rank's coordinates: states have one owner, and fit only the layout that wrote them.
+  // Names hold this rank's coordinates: states have one owner, and fit only the layout that wrote them.
   void visit_states(StateVisitor& visitor);
-  // Of a checkpoint by another number of data ranks, all else being equal: see ChannelStates::adopt.
+  // Takes residuals from a checkpoint that differs in the number of data ranks alone: see ChannelStates::adopt.
   AdoptedStates adopt_residuals(const OldResiduals& old);
   int64_t state_bytes() const;
   SiteCounters& counters(Site site) { return counters_[static_cast<size_t>(site)]; }

@@ -1,8 +1,8 @@
 // Runs a route: one coroutine for every algorithm, with coders or without.
 //
 // Tick by tick: own slices leave ahead of their tick, packed while earlier pieces travel; receives are posted ahead of
-// theirs; what is due is added or stored, and goes on to whoever is next. A buffer is used again only when what left
-// from it, or was passed on from it, has been sent. What nobody codes is sent from, and stored in, its own place.
+// theirs; what is due is added or stored, and sent to the next member. A buffer is used again only once all that was
+// sent or passed on from it has left. Uncoded slices are sent from, and stored in, the caller's memory.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 namespace thinwire {
 
 inline constexpr int kInFlight = 3;   // pieces under way per peer: one travels, one is packed, one is absorbed
-inline constexpr int kMostAhead = 4;  // receives posted ahead, usually: what comes before is copied once more
+inline constexpr int kMostAhead = 4;  // receives posted ahead: a piece that comes before its own is copied once more
 
 // The window of a flow.
 struct RouteFlow {
-  int ahead = kInFlight;      // receives posted ahead, at most kMostAhead
-  int exchanges = kInFlight;  // sends: so many groups of `group` ticks may be under way
+  int ahead = kInFlight;      // receives posted ahead; above kMostAhead several are awaited together
+  int exchanges = kInFlight;  // sends: so many groups of `group` ticks may be under way, at most kInFlight
   int64_t group = 1;
   int64_t own_ahead = 2;  // own slices leave so many ticks ahead
   int64_t shift = 0;      // what is passed on at tick t leaves as number t + shift
@@ -41,7 +41,7 @@ class RouteRun final : public RouteSink {
   // What is here already, where nobody compresses it: copied while others send.
   void keep_own() const;
 
-  CodedCall calls[2];  // by compression
+  CodedCall calls[2];  // by Stop::call
   DType dtypes[2];
   RouteFlow flows[2];
   int flow_count = 1;
@@ -50,18 +50,19 @@ class RouteRun final : public RouteSink {
   View rounded_from, rounded_to;  // converted before anything leaves
   View kept_from, kept_to;        // copied on the way
   bool accumulate = false;        // into `out`
-  bool message = false;           // one tag for everything in flow 0
+  bool message = false;           // lengths and payloads of flow 0 share one tag
   // The group of flow 1, where that is another one. Calls 1 and flow 1 number its members.
   std::optional<GroupLane> beyond;
   std::optional<Scratch<Msg>> messages;  // by Stop::packer, where every part is a message of its own; else calls'
-  // What has to run before own slices of a tick leave, one task behind the other; an empty one: nothing more.
+  // Called for ticks 0 .. own_ahead (or for kUncut: all) until it returns an empty task. What it returns runs before
+  // the own slices of that tick leave.
   std::function<Task(int64_t tick)> before;
-  SendQueue* queue = nullptr;  // whose turn it is to send; nullptr: no order
-  // Of routes of one coded slice each way. passed: what is sent was packed before. kept: what is received, or else
-  // packed, stays there as it is. Both outlive the run.
+  SendQueue* queue = nullptr;  // own slices leave in this run's turn; nullptr: at once
+  // For routes of one coded slice each way. passed: payloads that were packed before, to be sent. kept: gets the
+  // payloads that are received, or, where none are, packed. Both outlive the run.
   const Payloads* passed = nullptr;
   Payloads* kept = nullptr;
-  WireCounters* logical_to;  // gets the uncoded bytes of the route; nullptr: counted as sent
+  WireCounters* logical_to;  // gets the route's bytes as if uncoded; nullptr: they are counted as they are sent
   DType logical_dtype;
 
  private:
@@ -92,8 +93,8 @@ struct RouteSpace {
 
 Task run_route(GroupLane lane, RouteRun run);
 
-// Counts what a coded operation sends apart from what it would have sent: hangs itself into the lane, and tells both to
-// their counters when the operation ends. Declared before anything that sends.
+// Counts the bytes that an operation sends and, apart, `logical_bytes`, what they would be uncoded: takes the place of
+// the lane's counters, and adds both up when the operation ends. Declared before anything that sends.
 class CounterScope {
  public:
   CounterScope(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes);
@@ -112,15 +113,15 @@ inline RouteGroup group_of(const GroupLane& lane, const Bounds& bounds) {
 
 // Verbs as routes, with or without compression (coded.h), among a part of the group. Bounds are read at once.
 //
-// Slices travel straight to their owner, who sums them piece by piece in rank order, to `out` from element `at` on.
+// Each slice goes straight to its owner, who sums it piece by piece in rank order, to `out` from element `at` on.
 Task direct_reduce_scatter(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View whole, View out,
                            int64_t at, bool accumulate);
 // The owner sends each piece back to all while the next one arrives. back: not framed, nor `call`.
 Task direct_all_reduce(const GroupLane& lane, const CodedCall& call, const CodedCall& back, const RouteGroup& group,
                        View data);
-// Packed by the owner, who absorbs the payload like everybody, wherever it goes. mine: that range of `whole` or memory
-// outside it. queue: gathers that stand in one send in the order of issue; only for operations that come here before
-// their first suspension. kTwoLevel: of the whole group, and coded.
+// The owner packs its slice once, and absorbs that payload as all others do. mine: my range of `whole`, or memory
+// outside it. queue: gathers that share one send in the order of issue; only for operations that come here before
+// their first suspension. kTwoLevel: for the whole group, and coded.
 Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View mine, View whole,
                       Algorithm algorithm, SendQueue* queue = nullptr, bool inside_node = false);
 // A scatter and a gather, one behind the other. sums: between nodes.

@@ -61,7 +61,7 @@ View DeviceCommunicator::slice(View whole, std::span<const int64_t> bounds, int 
   return whole.element_range(bounds[r], bounds[r + 1] - bounds[r]);
 }
 
-// Everybody's share of my slice comes to me, piece by piece as the scratch has room, and is added.
+// Every rank's contribution to my slice comes to me, in pieces that fit the scratch, and is added.
 int64_t DeviceCommunicator::queue_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate) {
   const int n = group_.size(), me = group_.me;
   const auto width = static_cast<int64_t>(size_of(whole.dtype));
@@ -112,7 +112,7 @@ int64_t DeviceCommunicator::queue_gather(View mine, View whole, std::span<const 
   }
   if (mine.data != place.data && mine.count() > 0)
     traffic_.device().copy(place.data, mine.data, mine.bytes(), traffic_.stream()).wait(traffic_.stream());
-  calls.group_start();  // what a ring sends: nobody sends to all others itself
+  calls.group_start();  // broadcasts pass parts on: nobody sends its own to all others
   for (int r = 0; r < n; ++r)
     if (const View part = slice(whole, bounds, r); part.count() > 0)
       calls.broadcast(part, r, group_.handle, traffic_.stream());
@@ -135,7 +135,7 @@ int64_t DeviceCommunicator::queue_all_reduce(View data) {
   const auto bytes = static_cast<int64_t>(data.bytes());
   NcclCalls& calls = traffic_.calls();
   if (bytes <= traffic_.options().small_bytes && bytes * n <= traffic_.options().scratch_bytes) {
-    // One latency; and among all ranks of a job nobody has connections to all others.
+    // One latency, and no point-to-point connections, which the world's group does not have (DeviceEdges::kNone).
     const View all(traffic_.scratch(), data.dtype, {data.count() * n});
     calls.all_gather(data, all, group_.handle, traffic_.stream());
     calls.sum_in_rank_order({data, group_.me, n, all.data, bytes, data}, traffic_.stream());
@@ -207,10 +207,10 @@ Ticket DeviceCommunicator::all_to_all(View from, std::span<const int64_t> from_b
 
 Ticket DeviceCommunicator::broadcast(View data, int root, Stream& stream) {
   const OperationNote what = note("broadcast", data);
-  if (data.count() == 0) return Ticket::finished();
-  traffic_.follow(stream);
   const bool sends = group_.me == root;
   count(sends ? static_cast<int64_t>(data.bytes()) * (group_.size() - 1) : 0, sends ? group_.size() - 1 : 0);
+  if (data.count() == 0) return Ticket::finished();
+  traffic_.follow(stream);
   traffic_.calls().broadcast(data, root, group_.handle, traffic_.stream());
   return traffic_.finish(what);
 }

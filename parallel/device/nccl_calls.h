@@ -14,8 +14,8 @@
 namespace thinwire {
 
 // out = the contributions of `ranks` ranks added in rank order, or out += that, with the bits of combine_in_rank_order
-// (collective/rank_sum.h): sums of fp32, bf16 and fp16 are taken in fp32, of fp64 in fp64, and rounded once. Device
-// memory. That of rank r lies at others + r * stride bytes, but mine, `own`, which may be the same memory as `out`.
+// (collective/rank_sum.h): fp32, bf16 and fp16 add up in fp32, fp64 in fp64, rounded once. All in device memory: that
+// of this rank is `own`, which may be the memory of `out`; that of any other rank r is at others + r * stride bytes.
 struct RankSum {
   View own;
   int rank = 0, ranks = 1;
@@ -25,7 +25,7 @@ struct RankSum {
   bool accumulate = false;
 };
 
-// Memory that a kernel works on, for stand-ins that look for races.
+// Memory that a kernel reads or writes: the stand-in for NCCL looks for races by it.
 struct Touched {
   const void* data = nullptr;
   size_t bytes = 0;
@@ -52,7 +52,7 @@ class NcclCalls {
   virtual int size(Handle) = 0;             // ranks of it
   virtual void destroy(Handle) = 0;         // when nothing of it is under way
   virtual void abort(Handle) noexcept = 0;  // ends what is under way on this rank; the last call with it
-  virtual std::string fault(Handle) = 0;    // what went wrong behind a call's back; empty: nothing. Any thread
+  virtual std::string fault(Handle) = 0;    // what failed since a call returned; empty: nothing. Any thread asks
 
   virtual void group_start() = 0;
   virtual void group_end() = 0;

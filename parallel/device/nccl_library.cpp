@@ -19,7 +19,7 @@ void check(ncclResult_t result, const char* call, ncclComm_t communicator = null
   if (result == ncclSuccess) return;
   const char* last = ncclGetLastError(communicator);
   const std::string said = last != nullptr ? last : "";
-  // What no restart mends is no hung peer.
+  // No restart mends these two, so they do not end as a hung peer, which is started again (code 71).
   if (said.find("out of memory") != std::string::npos)
     throw_bad_config("not enough GPU memory: " + std::string(call) + ": " + said +
                      "; NCCL's buffers are not in the plan: lower train_micro_batch_size_per_gpu, raise "
@@ -55,7 +55,7 @@ ncclDataType_t type_of(DType dtype) {
   return ncclUint8;
 }
 
-// What the environment says already counts: a site may know better.
+// A variable that is set already stays as it is: a site may know better.
 void set_default(const char* name, const char* value) {
   ::setenv(name, value, 0);
 }
@@ -116,7 +116,8 @@ class NcclLibrary final : public NcclCalls {
     const ncclResult_t worse = asked != ncclSuccess ? asked : state;
     if (worse == ncclSuccess || worse == ncclInProgress) return "";
     const char* last = ncclGetLastError(of(handle));
-    return std::string("NCCL: ") + ncclGetErrorString(worse) + (last != nullptr ? std::string(", ") + last : "");
+    return std::string("NCCL: ") + ncclGetErrorString(worse) +
+           (last != nullptr && *last != '\0' ? std::string(", ") + last : "");
   }
 
   void group_start() override { TW_NCCL(ncclGroupStart()); }

@@ -75,7 +75,7 @@ class Validation {
     int stage;
     const Message* message;
   };
-  // Both ends of one direction between two stages.
+  // Message ends from one stage to another that have met no partner yet, in the order of posting.
   struct Line {
     std::deque<Posted> sends, receives;
   };
@@ -220,7 +220,7 @@ class Validation {
         const Posted send = line.sends.front(), receive = line.receives.front();
         line.sends.pop_front();
         line.receives.pop_front();
-        // Both directions of a pipeline share a communicator on devices, so that their order has to agree, too.
+        // On devices activations and gradients share a communicator: between two stages one order holds for both.
         if (send.message->edge != receive.message->edge || send.message->micro != receive.message->micro ||
             send.message->forward != receive.message->forward)
           return fail(stage, "stage " + std::to_string(from) + " sends the " + name_of(*send.message) +
@@ -236,7 +236,7 @@ class Validation {
     if (m.edge < 0 || m.edge + 1 >= depth_ || m.micro < 0 || m.micro >= shape_.micro_batches || m.chunk < 0 ||
         m.chunk >= shape_.chunks)
       return fail(stage, "no such edge, micro-batch or chunk: " + name_of(m));
-    const bool upper = m.send == m.forward;  // of the edge's two ends
+    const bool upper = m.send == m.forward;  // this stage is the edge's upper end
     const int vs = m.edge + (upper ? 0 : 1), other = m.edge + (upper ? 1 : 0);
     if (vs_of(m.chunk, stage) != vs) return fail(stage, "the " + name_of(m) + " has no end in this chunk");
     if (m.peer != other % shape_.stages) return fail(stage, "the " + name_of(m) + " goes to a wrong peer");
@@ -259,7 +259,7 @@ class Validation {
     }
   }
 
-  // Nobody moves any more: the whole circle, or the partner that has ended.
+  // When no rank can go on: what each rank that has not ended waits for; empty where all have ended.
   std::string deadlock() {
     std::string text;
     for (int stage = 0; stage < shape_.stages; ++stage) {

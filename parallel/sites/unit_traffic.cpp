@@ -1,5 +1,5 @@
-// Starts the gathers of units at the events of a stage, and waits for them where their memory is needed. Reductions:
-// gradient_reduction.cpp.
+// Gathers before use and parameter all-gathers after the step: started at the events of a stage, waited for where the
+// weights are read. Reductions: gradient_reduction.cpp.
 #include "parallel/sites/unit_traffic.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace thinwire {
 namespace {
 
-// Collectives started ahead of their use. More would share the wire with the one that is needed next.
+// How many collectives are started ahead of their use. More would share the wire with the one that is needed next.
 constexpr int kGathersAhead = 3;
 constexpr int kParamSyncsAhead = 6;
 
@@ -52,7 +52,7 @@ UnitTraffic::UnitTraffic(std::vector<UnitMemory> units, const Placement& placeme
   list_param_syncs();
 }
 
-// In an error the peers may never come: tickets that are dropped take their transfers back.
+// While an exception unwinds nothing is waited for: peers may never answer. Dropped tickets withdraw their transfers.
 UnitTraffic::~UnitTraffic() noexcept {
   if (std::uncaught_exceptions() > 0) return;
   try {
@@ -77,11 +77,12 @@ ZeroParameter& UnitTraffic::weights_site(const UnitMemory& unit) {
   return unit.tied ? ports_.embedding_zero : ports_.zero;
 }
 
-// Starts the gathers of the uses to come, in order, until memory or the number of open ones says stop.
+// Starts gathers for the coming uses, in order, until a buffer is not free or kGathersAhead are open.
 void UnitTraffic::start_gathers() {
   while (started_ < uses_.size() && open_gathers_ < kGathersAhead && start_gather(uses_[started_])) ++started_;
 }
 
+// False: the unit's buffer holds another unit that is in use, or will be.
 bool UnitTraffic::start_gather(const UnitUse& use) {
   UnitMemory& unit = memory(use.unit);
   UnitState& s = state(use.unit);
@@ -111,7 +112,7 @@ bool UnitTraffic::start_gather(const UnitUse& use) {
   return true;
 }
 
-// What was announced and not used is forgotten; what was gathered for it stays.
+// Forgets announced uses that were not acquired. Units that were gathered for them stay whole.
 void UnitTraffic::abandon_uses() {
   for (UnitState& s : states_) {
     s.gather.wait(stream_);
@@ -178,7 +179,7 @@ void UnitTraffic::set_node_end() {
 
 // ---- parameter all-gathers behind the step
 
-// The tied embedding first (see the header), then in the order in which units are used.
+// The tied embedding first (against deadlock: unit_traffic.h), then units in the order of their use.
 void UnitTraffic::list_param_syncs() {
   sync_order_.clear();
   const auto add = [&](int u) {
@@ -196,7 +197,6 @@ void UnitTraffic::list_param_syncs() {
   synced_ = sync_order_.size();  // none is due
 }
 
-// A lossy block that holds padding beside tensors decodes it to noise.
 void UnitTraffic::zero_padding(const UnitMemory& unit, View buffer, int64_t first) {
   for (const Range& range : unit.padding) {
     const int64_t from = std::max(range.first - first, int64_t{0});
@@ -252,7 +252,7 @@ void UnitTraffic::sync_params(bool raw, const BeforeParamSync& before) {
     if (before) before(sync_order_[i]);
     if (i < at_once) start_param_syncs(i + 1);
   }
-  clear_leftovers();  // the first weights are on their way, and nothing can be computed without them
+  clear_leftovers();  // after the first all-gathers have started: the next forward pass waits for those
 }
 
 void UnitTraffic::start_param_sync(const BeforeParamSync& before) {

@@ -1,7 +1,7 @@
-// The traffic of a rank's units: gathers run ahead of their use, reductions run behind the backward pass.
+// Communicates a rank's units: starts gathers ahead of the units' use, and reductions behind the backward pass.
 //
-// The order in which units are used in a step is known before step 1 (from the plan): acquiring use k waits for its
-// gather and starts the next ones as soon as their memory is free. Nothing here decides from timing.
+// The plan gives the order in which a step uses its units: acquiring use k waits for its gather, and starts the next
+// ones as soon as their memory is free. Nothing here decides from timing.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace thinwire {
 
-// One unit of this rank. tp_partial: runs of elements whose gradient each tensor rank holds a part of.
+// One unit of this rank.
 struct UnitMemory {
   int64_t count = 0;  // elements, with padding; 0: this rank does not have the unit
   UnitShard shard;
@@ -27,13 +27,13 @@ struct UnitMemory {
   View full;      // [count]; the same memory as weights when they are replicated
   View kept;      // [shard.secondary.count], empty without secondary copy
   View gradient;  // [count] fp32
-  // [shard.gradients.count] fp32; inside `gradient` when gradients are replicated. On one
-  // data-parallel rank it may be bf16: `gradient`, rounded when its sum is complete.
+  // [shard.gradients.count] fp32; inside `gradient` when gradients are replicated. On one data-parallel rank it may be
+  // bf16: `gradient`, rounded when its sum is complete.
   View gradient_shard;
-  int place = -1;           // units with the same place share `full` (-1: memory of its own)
-  int gradient_place = -1;  // and `gradient`
-  bool tied = false;        // the embedding that two stages share
-  std::vector<Range> tp_partial;
+  int place = -1;                 // units with the same place share `full` (-1: memory of its own)
+  int gradient_place = -1;        // and `gradient`
+  bool tied = false;              // the embedding that two stages share
+  std::vector<Range> tp_partial;  // runs of elements whose gradient is the sum of what each tensor rank has
   // [shard.optimizer.count] fp32, where the parameter all-gather compresses it instead of the range of `weights`.
   View master;
   std::vector<UnitPiece> pieces;  // the messages of its gradient; empty: one, coded as the site is
@@ -45,8 +45,9 @@ struct UnitMemory {
 
 // Order and waits. All ranks of a data-parallel group run the same plan, so they pass the same events in the same
 // order. What is started here depends on events alone, so every communicator sees the same sequence of operations on
-// all its ranks. The host waits in acquire (for a gather or a parameter all-gather that an earlier or the same event
-// started), gradients_begin (for a reduction whose buffer is written next), finish_reductions and drain.
+// all its ranks. The host waits for what an earlier or the same event started: for a gather or parameter all-gather
+// where its unit is acquired or gathered next, for a reduction where its buffer is written next, for a sum over tensor
+// ranks before its reduction; and in finish_reductions, finish_param_sync and drain.
 //
 // No deadlock: every event has its place in the plan of its stage. A wait for an operation of a data-parallel or tensor
 // group needs only that the peers reach the same place of the same plan, and plans alone are free of deadlock
@@ -111,7 +112,7 @@ class UnitTraffic final : public UnitEvents {
     int coming = 0;          // uses whose gather was started (or found done) and that were not acquired yet
     int acquired = 0;        // uses that were not released yet
     int node_releases = 0;   // of them, those that end with the node
-    int sync_place = -1;     // in sync_order_, until it was acquired
+    int sync_place = -1;     // in sync_order_; -1: not in it
     bool reduced = false;    // a reduction was started whose leftovers are not zeroed yet
     bool listed = false;     // in reduce_order_
     bool begun = false;      // between gradients_begin and gradients_complete

@@ -1,9 +1,8 @@
-// Affinity masks exchanged inside a node, and cores dealt out in machine order.
+// Ranks of a node tell each other their affinity masks, and each takes its share of the cores in machine order.
 #include "parallel/wire/binding.h"
 
 #include <sched.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/file.h"
 #include "parallel/wire/handshake.h"
 
 namespace thinwire {
@@ -29,7 +29,7 @@ std::vector<int> list_of(const Mask& mask) {
   return cpus;
 }
 
-// -1 where the file is missing.
+// -1 where the file is missing or holds no number.
 int number_in(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "r");
   if (file == nullptr) return -1;
@@ -71,7 +71,7 @@ std::string machine_identity() {
   struct stat space {};
   if (!identity.empty() && ::stat("/proc/self/ns/ipc", &space) == 0)
     return identity + ":" + std::to_string(space.st_dev) + ":" + std::to_string(space.st_ino);
-  return ::gethostname(text, sizeof text - 1) == 0 ? text : "localhost";
+  return this_host();
 }
 
 std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int local_rank,
@@ -80,13 +80,13 @@ std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int loc
   TW_CHECK(local_rank >= 0 && local_rank < ranks);
   if (ranks == 1) return {};
   for (const std::vector<int>& mask : masks) {
-    if (mask != masks.front()) return {};  // somebody gave each rank its own
+    if (mask != masks.front()) return {};  // the launcher has bound the ranks
   }
-  std::map<std::pair<int, int>, std::vector<int>> cores;
+  std::map<std::pair<int, int>, std::vector<int>> cores;  // CPUs by (package, core)
   for (int number : masks.front()) {
     const auto known =
         std::find_if(machine.begin(), machine.end(), [number](const Cpu& cpu) { return cpu.number == number; });
-    // Unknown ones sort behind all packages.
+    // A CPU that `machine` does not list is a core by itself, behind all packages.
     const std::pair<int, int> core =
         known != machine.end() ? std::pair(known->package, known->core) : std::pair(1 << 30, number);
     cores[core].push_back(number);

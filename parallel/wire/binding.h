@@ -36,7 +36,7 @@ std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int loc
 
 // CPUs that the calling thread may run on, ascending.
 std::vector<int> allowed_cpus();
-// What /sys says of them; core numbers of one's own where it says nothing.
+// What /sys says of them; CPUs of which it says nothing are left out.
 std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
 
 // Binds the calling thread - threads that it starts later inherit that - and returns the chosen CPUs, empty if nothing

@@ -1,7 +1,7 @@
 // The last 256 operations of a rank, written under the baton and readable at any time by another thread.
 //
-// How Progress uses it, always under the baton (nothing here locks or reads more than one clock, and memory is
-// taken only when more transfers are open than ever before):
+// How Progress uses it, always under the baton. None of these calls locks or reads a clock twice, and memory is taken
+// only when more transfers are open than ever before:
 //   index = recorder.begin(note);                  an operation was issued
 //   recorder.posted(index, token, peer);           a transfer of it with world rank `peer` was posted and is not over
 //   recorder.over(token);                          ... it is over, and its token may be another's
@@ -71,7 +71,7 @@ class FlightRecorder {
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   // The writer's side: under the baton.
-  // `now`: given by who has just read the clock, for a reading costs as much as everything else here.
+  // `now`: from callers that have just read the clock, since a reading costs as much as everything else here.
   using Clock = std::chrono::steady_clock;
   uint64_t begin(const OperationNote& note, Clock::time_point now = Clock::now());
   void posted(uint64_t index, uint32_t token, int peer);
@@ -92,8 +92,8 @@ class FlightRecorder {
   int waiting_threads() const { return waiters_.load(std::memory_order_relaxed); }
   // Number of the operation that a thread entered its wait for last.
   uint64_t waited_number() const { return waited_.load(std::memory_order_relaxed) / kEntries; }
-  // In order of issue. An operation being overwritten while it is read is left out. Operations still open are kept
-  // as long as fewer than 256 are.
+  // In order of issue. An entry that is overwritten while it is read is left out. Open operations stay in the record
+  // while no more than 256 are open.
   std::vector<FlightEntry> read() const;
   int world_size() const { return world_size_; }
 
@@ -114,7 +114,7 @@ class FlightRecorder {
   std::array<Entry, kEntries> entries_;
   OpenTransfers transfers_;
   uint64_t next_ = 0;  // number of the next operation
-  int place_ = 0;      // where the search for its entry starts
+  int place_ = 0;      // of the entry where the search for a free one starts
   std::atomic<uint64_t> signs_{0}, waited_{0}, polls_{0};
   std::atomic<int> open_{0}, waiters_{0};
   mutable std::mutex activity_mutex_;

@@ -1,4 +1,4 @@
-// Copies to the host before an operation and back behind it.
+// Copies device memory to the host before an operation, and results back behind it.
 #include "parallel/wire/host_staging.h"
 
 #include <exception>
@@ -19,10 +19,10 @@ class StagedOperation final : public Operation {
         pieces_(std::move(pieces)),
         returns_(std::move(returns)) {}
 
-  // (Whoever drops the outer ticket too early hears of it there, and the inner one keeps quiet then.)
+  // noexcept holds: a ticket that is dropped too early throws, and while that unwinds the inner ticket does not.
   ~StagedOperation() noexcept override {}
 
-  // What has to be copied back is not done before somebody waits: nothing else would queue the copies.
+  // With something to copy back it is not done before somebody waits: only wait_on() queues the copies.
   State state() const override { return verb_.open() || !returns_.empty() ? State::kIssued : State::kDone; }
 
   void wait_on(Stream& stream) override {
@@ -47,7 +47,7 @@ class StagedOperation final : public Operation {
 };
 
 HostStaging::~HostStaging() {
-  // Only where making the verb threw: copies into the buffers may be on their way.
+  // Tickets are left only where something threw. Their copies may still be writing to the buffers.
   for (Ticket& ticket : arriving_) {
     try {
       ticket.wait_on_host();
@@ -65,7 +65,7 @@ View HostStaging::place(View device, bool read, bool returned) {
     char* const first = static_cast<char*>(piece.device.data);
     if (at < first || at + device.bytes() > first + piece.device.bytes()) continue;
     there.data = static_cast<char*>(piece.host.data()) + (at - first);
-    read = false;  // it comes with the whole, or the whole is replaced
+    read = false;  // the piece around it is read as a whole, or replaced as a whole
   }
   if (there.data == nullptr) {
     pieces_.push_back({device, HostBuffer(device_, device.bytes())});

@@ -1,4 +1,4 @@
-// The baton: running coroutines, and waiting for them.
+// Runs the coroutines of operations under one lock, the baton, and waits for their end.
 #include "parallel/wire/progress.h"
 
 #include <pthread.h>
@@ -22,12 +22,12 @@ using std::chrono::nanoseconds;
 
 constexpr int kResumes = 32;  // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
-constexpr microseconds kRungSleep{2000};  // shortest, where whatever may come ends a sleep
+constexpr microseconds kRungSleep{2000};  // shortest, where the transport ends a sleep when anything arrives
 constexpr int kPollsInARow = 16;          // before a waiter gives up the baton and looks at the clock
 constexpr int kYieldsToIssuer = 100;
 constexpr microseconds kYieldEvery{100};  // a yield costs as much as ten polls: more of them would slow large messages
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
-constexpr microseconds kAtOnce{100};  // from the end of its issue to somebody's wait
+constexpr microseconds kAtOnce{100};  // between issue and wait: less means that no compute overlaps the operation
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();
@@ -42,30 +42,30 @@ std::exception_ptr wrong_length(int peer, size_t bytes, size_t expected) {
   return nullptr;
 }
 
-// What a waiting thread does between two polls: nothing, yield, or sleep. A sleep is a small part of the silence so
-// far: it delays what is awaited by a few percent at most.
+// What a waiting thread does between two polls: nothing, yield, or sleep. A sleep is a small share of the time in which
+// nothing has moved, so it delays what is awaited by a few percent at most.
 class Patience {
  public:
-  // A transport may need a poll for every piece of a large message: as long as it can take to arrive, nobody sleeps.
+  // A transport may need a poll for every piece of a large message: nobody sleeps for as long as that may take.
   Patience(Clock::time_point now, int spin_us, int64_t bytes)
       : quiet_since_(now),
         yielded_(now),
         spin_(spin_us > 0 ? spin_us + std::min(bytes / kBytesPerUs, kLongestSpinUs) : 0) {}
   void moved(Clock::time_point now) { quiet_since_ = now; }
-  // Time to sleep behind the next poll, if that finds nothing, either.
+  // Whether to sleep if the next poll finds nothing, either.
   bool sleepy(Clock::time_point now) const { return now - quiet_since_ >= spin_; }
   void yield(Clock::time_point now) {
     if (now - yielded_ < kYieldEvery) return;
     ::sched_yield();
     yielded_ = now;
   }
-  // rung: whatever may come ends the sleep.
+  // rung: the transport ends the sleep when anything arrives.
   microseconds nap(Clock::time_point now, bool rung) {
     if (!slept_) {
       slept_ = true;
       ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // otherwise a nap of 20 us takes 70
     }
-    // After a while half a percent is enough: at one poll per millisecond a wait of minutes would be work.
+    // Later half a percent of the wait, up to kSilentSleep: a poll per millisecond makes waits of minutes costly.
     const auto whole = duration_cast<microseconds>(now - quiet_since_);
     const microseconds shortest = spin_ == spin_.zero() ? kCrowdedSleep : kShortestSleep;
     const microseconds usual = std::clamp(whole / 32, shortest, kLongestSleep);
@@ -123,11 +123,6 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     : transport(&transport_), options(std::move(options_)), pool(BlockPool::create()), recorder(transport_.size()) {
   slots.reserve(64);
   waited_for_ns.resize(static_cast<size_t>(transport_.size()));
-  if (options.thread && transport->size() > 1) {
-    // Signals are the main thread's: they must not end a poll in the middle of somebody's handler.
-    const SignalsBlocked blocked;
-    thread = std::thread([this] { run_thread(); });
-  }
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
     watchdog = std::make_unique<Watchdog>(
         *transport, recorder,
@@ -139,6 +134,11 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
                         .keeper = options.keeper,
                         .note = options.starting ? Keeper::Note::kStarting : Keeper::Note::kRunning,
                         .end = [this](int code) { end_job(code); }});
+  }
+  if (options.thread && transport->size() > 1) {  // last: an exception behind it would end the process
+    // Signals are the main thread's: they must not end a poll in the middle of somebody's handler.
+    const SignalsBlocked blocked;
+    thread = std::thread([this] { run_thread(); });
   }
 }
 
@@ -163,7 +163,7 @@ Progress::Core::~Core() {
   pool->retire();
 }
 
-// MPI wants one call at a time. A thread that does not come back from one is no reason to stay.
+// MPI allows one call at a time, so this takes the baton. After 200 ms it goes without: the holder may hang in MPI.
 void Progress::Core::end_job(int code) {
   std::unique_lock lock(baton, std::defer_lock);
   for (int tries = 0; tries < 20 && !lock.try_lock(); ++tries)
@@ -193,7 +193,7 @@ void Progress::Core::start(RunningOperation& operation) {
   run(operation, operation.task_.start());
 }
 
-// What a peer waits for goes out first; the books are kept while it travels.
+// A send is posted first, since a peer waits for it; its operation is made while it travels.
 Ticket Progress::Core::start(const Transfer& transfer, const OperationNote& note, WireCounters* counters) {
   std::shared_ptr<RunningOperation> operation;
   const auto make = [&] {
@@ -257,7 +257,7 @@ void Progress::Core::run(RunningOperation& operation, std::coroutine_handle<> fr
   if (operation.task_.returned()) finish(operation, operation.task_.error());
 }
 
-// Everything about the operation is over before its state says so: from then on it may vanish.
+// Stores the state last: from then on another thread may destroy the operation.
 void Progress::Core::finish(RunningOperation& operation, std::exception_ptr error) {
   if (held.size() > 0) held.drop(&operation);
   operation.task_.clear();
@@ -279,7 +279,7 @@ void Progress::Core::finish(RunningOperation& operation, std::exception_ptr erro
   const bool awaited_elsewhere = waiters.load(std::memory_order_relaxed) > 1;
   operation.error_ = error;
   operation.state_.store(error ? Operation::State::kError : Operation::State::kDone, std::memory_order_release);
-  if (awaited_elsewhere) transport->wake();  // it may be another waiter's, who sleeps
+  if (awaited_elsewhere) transport->wake();  // another thread may sleep until this operation is over
 }
 
 void Progress::Core::fail_all(std::exception_ptr error) {
@@ -405,7 +405,7 @@ void Progress::Core::drive(RunningOperation& operation) {
     } else {
       patience.yield(now);
     }
-    // Who sleeps before the baton needs longer to wake up than we to take it again.
+    // A thread that sleeps on the baton wakes up slower than this one would take it again: let it go first.
     for (int i = 0; i < kYieldsToIssuer && wanted.load(std::memory_order_relaxed) > 0; ++i) ::sched_yield();
   }
   if (waiters.fetch_sub(1) == 1 && open.load() > 0 && rest.load() == Rest::kLong) nudge();

@@ -1,4 +1,4 @@
-// The MPI library as a program without us would call it.
+// Plain MPI calls, as a program without Thinwire would make them.
 #include "parallel/wire/raw_mpi_bench.h"
 
 #include <mpi.h>
@@ -10,7 +10,7 @@ namespace thinwire::raw_mpi {
 namespace {
 
 constexpr int kTag = 3;
-const MPI_Comm kWorld = MPI_COMM_WORLD;  // a pointer to a global in Open MPI: no constant expression
+const MPI_Comm kWorld = MPI_COMM_WORLD;  // not constexpr: in Open MPI it is the address of a global
 
 bool all_equal(std::span<const int> counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int n) { return n == counts[0]; });
@@ -97,7 +97,7 @@ void all_gather(const float* mine, float* whole, std::span<const int> counts, bo
   } else if (started) {
     const std::vector<int> offsets = offsets_of(counts);
     MPI_Iallgatherv(mine, own, MPI_FLOAT, whole, counts.data(), offsets.data(), MPI_FLOAT, kWorld, &request);
-    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);  // here, while `offsets` lives
   } else if (all_equal(counts)) {
     MPI_Allgather(mine, own, MPI_FLOAT, whole, own, MPI_FLOAT, kWorld);
   } else {

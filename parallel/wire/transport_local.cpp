@@ -1,4 +1,4 @@
-// Ranks as threads: messages meet in the mailbox of the receiver and are copied once.
+// Ranks as threads of one process: a send and its receive are matched in the receiver's mailbox.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -15,8 +15,8 @@
 namespace thinwire {
 namespace {
 
-constexpr size_t kCopiedBytes = 4096;  // up to here a send does not wait for its receive
-constexpr int kRendezvous = -1;        // a send whose bytes are in no buffer of the mailbox
+constexpr size_t kCopiedBytes = 4096;  // sends up to this size are copied into the mailbox and are over at once
+constexpr int kRendezvous = -1;        // PostedSend::copy of the others: their memory is read once they are matched
 
 struct PostedReceive {
   void* data;
@@ -26,20 +26,20 @@ struct PostedReceive {
 };
 
 struct PostedSend {
-  const void* data;  // of the sender, or of `copy`
+  const void* data;  // the sender's memory, or the mailbox's copy
   size_t bytes;
   int source, tag;
   uint32_t token;
-  int copy;
+  int copy;  // its number in Mailbox::copies, or kRendezvous
 };
 
-// Of what waits for its counterpart, in the order of posting: the oldest of this source and tag.
+// The first posted one of this source and tag. Lists are in the order of posting.
 template <typename T>
 auto oldest(std::vector<T>& list, int source, int tag) {
   return std::find_if(list.begin(), list.end(), [&](const T& t) { return t.source == source && t.tag == tag; });
 }
 
-// A message that has met its receive; only with a seed, where the copy happens when it is reported.
+// A matched pair. Only with a seed: the bytes are copied when poll() reports the receive.
 struct Met {
   PostedReceive receive;
   PostedSend send;
@@ -47,14 +47,14 @@ struct Met {
 
 struct Mailbox {
   std::mutex mutex;
-  // In the order of posting. They keep their room, so that the steady state allocates nothing.
+  // In the order of posting. They keep their capacity, so that nothing is allocated after the first steps.
   std::vector<PostedReceive> receives;
   std::vector<PostedSend> sends;
   std::vector<Met> met;
   std::vector<Completion> done;  // to be reported to this rank
   std::vector<std::unique_ptr<char[]>> copies;
   std::vector<int> free_copies;
-  std::atomic<size_t> news{0};  // done + met: a poll with nothing to do takes no lock
+  std::atomic<size_t> news{0};  // entries of done and met together: where it is 0, poll() takes no lock
 };
 
 }  // namespace
@@ -146,7 +146,7 @@ class LocalTransport final : public Transport {
       lock.unlock();
       if (send.copy == kRendezvous) report(send.source, {send.token, send.bytes});
       if (send.bytes == bytes) return true;
-      // Shorter than it might be: only a completion can say so.
+      // Shorter than the receive allows: only a completion can tell the caller.
       report(rank_, {token, send.bytes});
       return false;
     }
@@ -168,21 +168,24 @@ class LocalTransport final : public Transport {
   }
 
   bool withdraw(uint32_t token) noexcept override {
-    // Sends wait in the peers' mailboxes, and so may messages that have met.
+    size_t gone = 0;
+    // This rank's sends wait in the mailboxes of its peers, matched ones too.
     for (int r = 0; r < world_->size; ++r) {
       Mailbox& box = world_->boxes[static_cast<size_t>(r)];
       std::lock_guard lock(box.mutex);
-      std::erase_if(box.sends, [&](const PostedSend& s) {
+      gone += std::erase_if(box.sends, [&](const PostedSend& s) {
         return s.source == rank_ && s.token == token && s.copy == kRendezvous;
       });
-      box.news -= std::erase_if(box.met, [&](const Met& m) {
+      const size_t met = std::erase_if(box.met, [&](const Met& m) {
         return (m.send.source == rank_ && m.send.token == token) || (r == rank_ && m.receive.token == token);
       });
+      box.news -= met, gone += met;
       if (r != rank_) continue;
-      std::erase_if(box.receives, [&](const PostedReceive& p) { return p.token == token; });
-      box.news -= std::erase_if(box.done, [&](const Completion& c) { return c.token == token; });
+      gone += std::erase_if(box.receives, [&](const PostedReceive& p) { return p.token == token; });
+      const size_t done = std::erase_if(box.done, [&](const Completion& c) { return c.token == token; });
+      box.news -= done, gone += done;
     }
-    return true;
+    return gone > 0;  // otherwise a peer has just met it, and its completion is on the way
   }
 
   [[noreturn]] void abort(int code) override {
@@ -211,7 +214,7 @@ class LocalTransport final : public Transport {
     ++box.news;
   }
 
-  // Holds things back, and lets go of them in any order; memory is read and written as late as the rules allow.
+  // Reports some of what is over, in random order. Bytes are copied here: the latest moment that the contract allows.
   size_t poll_shuffled(Mailbox& box, std::span<Completion> done) {
     size_t n = 0;
     while (n < done.size() && random_() % 3 != 0) {

@@ -1,4 +1,4 @@
-// Reports as text, and the reasoning from reports to culprits.
+// Reports as text and back, and the verdict on who is to blame.
 #include "parallel/wire/wait_report.h"
 
 #include <algorithm>
@@ -57,17 +57,17 @@ WaitReport make_report(int rank, const FlightRecorder& recorder, double silent_s
   }
   r.state = WaitReport::State::kWaiting;
   const uint64_t number = recorder.waited_number();
-  std::set<int> all;
+  std::set<int> of_any;  // open operation
   for (const FlightEntry& e : recorder.read()) {
     if (e.state != FlightEntry::State::kIssued) continue;
-    all.insert(e.missing.begin(), e.missing.end());
+    of_any.insert(e.missing.begin(), e.missing.end());
     if (e.number != number) continue;
     r.operation = describe(e);
     r.missing = e.missing;
     if (r.missing.empty() && e.peer >= 0) r.missing = {e.peer};
   }
-  // An operation between two transfers misses nobody itself: it follows one that does.
-  if (r.missing.empty()) r.missing.assign(all.begin(), all.end());
+  // An operation without an open transfer waits for its turn behind others: take whom these miss.
+  if (r.missing.empty()) r.missing.assign(of_any.begin(), of_any.end());
   r.missing.erase(std::remove(r.missing.begin(), r.missing.end(), rank), r.missing.end());
   return r;
 }
@@ -175,7 +175,7 @@ Verdict judge(const std::vector<WaitReport>& reports) {
     if (std::all_of(pairs.begin(), pairs.end(), [&](auto p) { return p.first == rank || p.second == rank; }))
       return {Verdict::Kind::kCutOff, {rank}};
   }
-  // All wait: following "waits for" from anybody ends in a cycle, unless somebody does not know for whom.
+  // All wait. Whoever starts to follow "waits for" ends in a cycle, or at a rank that does not know for whom.
   for (int start = 0; start < size; ++start) {
     std::vector<int> path;
     for (int at = start;;) {

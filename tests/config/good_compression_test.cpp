@@ -187,6 +187,14 @@ TEST(GoodCompression, SecondCoding) {
   EXPECT_EQ(like.sum_codec.codec, "block_int");
   EXPECT_EQ(like.sum_codec.integer("bits"), 8);
   EXPECT_EQ(like.sum_residual.kind, ResidualKind::kNone);
+  // What `sum` leaves out is the rule's, also where the rule comes from the command line over a preset.
+  const SiteRule rest =
+      rule(load("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4, \"block\": 64, \"sum\": "
+                "{\"residual\": \"error_feedback\"}}}",
+                {"compression.dp.gradient.bits=2"}),
+           Site::kDpGradient);
+  EXPECT_EQ(rest.sum_codec.integer("bits"), 2);
+  EXPECT_EQ(rest.sum_codec.integer("block"), 64);
   const SiteRule other =
       rule(load("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4, \"sum\": "
                 "\"cast\"}}"),

@@ -40,6 +40,7 @@ TEST(YamlText, Refused) {
       {"a: .inf\n", 1, 4, "infinities"},
       {"\ta: 1\n", 1, 1, ""},
       {"a: \"open\n", 2, 1, ""},
+      {"a: 1\nb: caf\xe9\n", 2, 7, "UTF-8"},
       {std::string(40, '['), 1, 33, "nested deeper"},
   };
   for (const auto& c : cases) {
@@ -50,6 +51,9 @@ TEST(YamlText, Refused) {
     EXPECT_EQ(p.at.line, c.line) << c.text << ": " << p.message;
     EXPECT_EQ(p.at.column, c.column) << c.text << ": " << p.message;
   }
+  // Beyond 64 bits an integer of base 60 is text, as one of base 10 is.
+  for (const char* text : {"a: 99999999999999999999:00\n", "a: -99999999999999999999:00\n"})
+    EXPECT_TRUE(to_json(parse_yaml_text(text).root).at("a").is_string()) << text;
   // Aliases of aliases: 2^40 values, were they copied.
   std::string bomb = "a0: &a0 [1, 1]\n";
   for (int i = 1; i < 40; ++i) {

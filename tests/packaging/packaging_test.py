@@ -173,7 +173,7 @@ class Spack(unittest.TestCase):
         self.assertGreater(len(packages), 20)
         self.assertEqual(packages - set(SPACK_OF), set(), "name Spack's package in SPACK_OF, and depend on it in packaging/spack/package.py")
         self.assertEqual({SPACK_OF[p] for p in packages} - {None} - of_recipe, set())
-        self.assertEqual(of_recipe - set(SPACK_OF.values()), {"cuda", "cudnn"})
+        self.assertEqual(of_recipe - set(SPACK_OF.values()), {"cuda", "cudnn", "nccl"})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
 #include <limits>
 #include <random>
 
+#include "engine/base/core/error.h"
+#include "engine/run/trace/report_html.h"
 #include "engine/run/trace/svg_chart.h"
 
 namespace thinwire::test_charts {
@@ -154,6 +156,20 @@ TEST(Charts, BarsShortenLabelsBetweenCharacters) {
   EXPECT_EQ(occurrences(svg, "<title>" + label + "</title>"), 8u);
   EXPECT_EQ(occurrences(svg, ">107 ms</text>"), 1u);
   EXPECT_EQ(occurrences(svg, "class=\"fill c7\""), 1u);
+}
+
+// What report --draw reads may be anything; a run that diverged ends without a number.
+TEST(Charts, OddDataIsRefusedOrDrawn) {
+  for (const char* text : {R"({"chart":"lines","series":[{"name":"a","x":[1,2]}]})",
+                           R"({"chart":"rows","rows":[{"label":"a","values":[1,2]}]})", R"({"chart":"pie"})"}) {
+    EXPECT_THROW(draw_document(text), Error) << text;
+  }
+  LineChart diverged{.title = "t"};
+  diverged.series.push_back({.name = "run", .x = {1, 2}, .y = {1, std::numeric_limits<double>::quiet_NaN()}});
+  diverged.series.back().shape = -1;
+  const std::string svg = draw(diverged);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(occurrences(svg, ">run</text>"), 1u);
 }
 
 // Boxes outside of what is drawn are left out; a label stands where its box has space for it.

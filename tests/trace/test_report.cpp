@@ -171,6 +171,21 @@ TEST(Report, ReadsBackWhatTheRunWrote) {
             "block_int, 4 bits, block 128, hadamard, error_feedback; sums: cast, bf16; two_level; after 7 steps");
 }
 
+TEST(Report, ASiteWithSeveralRulesNamesThemAll) {
+  const test::Scratch scratch;
+  make_run(scratch / "run", 3);
+  const nlohmann::json mlp = {
+      {"site", "dp.gradient"}, {"codec", "ecsq"}, {"rate", {{0, 4}, {100, 2.5}}}, {"residual", "error_feedback"}};
+  const nlohmann::json rest = {{"site", "dp.gradient"}, {"codec", "block_int"}, {"bits", 8}};
+  const nlohmann::json end = {{"site", "dp.gradient"}, {"codec", "identity"}};
+  const nlohmann::json config = {{"compression", {{"rules", {mlp, rest, end}}}}};
+  test::spill(resolved_config_path(scratch / "run"), config.dump());
+  const RunData run = load_run(scratch / "run");
+  ASSERT_EQ(run.rules.size(), 1u);
+  EXPECT_EQ(run.rules[0].first, "dp.gradient");
+  EXPECT_EQ(run.rules[0].second, "ecsq, rate in a ramp, error_feedback | block_int, 8 bits");
+}
+
 // Every column that the contract of metrics.jsonl has, from the numbers that went in.
 TEST(Report, SitesHaveATableAndBars) {
   const test::Scratch scratch;

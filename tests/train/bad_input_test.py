@@ -179,6 +179,7 @@ class BadInput(RunCase):
         (self.here / "empty").mkdir()
         (self.here / "bad.json").write_text('{"model":{}}')
         say = ("generate", "--prompt", "a", "--load")
+        plan = ("plan", "--shape", "tiny", "--cluster", ROOT / "configs/clusters/lab.json")
         self.check({
             "verify nothing": ("checkpoint", "verify", self.here / "none"), "verify a file": ("checkpoint", "verify", self.here / "file"),
             "verify an empty directory": ("checkpoint", "verify", self.here / "empty"), "show nothing": ("checkpoint", "show", self.here / "none"),
@@ -196,6 +197,8 @@ class BadInput(RunCase):
             "report of nothing": ("report", self.here / "none"), "report of a file": ("report", self.here / "file"),
             "report into nowhere": ("report", self.good, "--output", self.here / "none" / "r.html"), "compare one": ("report", self.good, "--compare"),
             "reference of nothing": ("reference_check", self.here / "none"), "reference of an empty directory": ("reference_check", self.here / "empty"),
+            "plan with an unknown preset": (*plan, "--search", "--presets", "thinwir"), "presets without a search": (*plan, "--presets", "thinwire"),
+            "trace of a search": (*plan, "--search", "--trace", "t.json"),
             "bench of nothing": ("bench", "step", "no-such-shape"), "override without =": ("train", "--config", self.good_config, "lr"),
         })
 

@@ -145,6 +145,21 @@ class CodedResume(RunCase):
                 (self.assertNotIn if name in ("same", "fewer") else self.assertIn)("start at zero", done.out + done.err)
                 (self.assertIn if name == "fewer" else self.assertNotIn)("dealt out anew", done.out + done.err)
 
+    def test_a_single_data_rank_has_no_residuals(self):
+        keys = {**MODEL, **PIPE, "compression": {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 4, "residual": "error_feedback"}}}
+        config = self.config("base", **keys)
+        self.train(config, ranks=4, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
+        done = self.train(config, ranks=2, expect=0)
+        self.assertIn("residuals and warm starts of the compression start at zero: 2 data ranks wrote the checkpoint, now there are 1", done.out + done.err)
+
+    def test_warm_up_may_change_under_several_rules(self):
+        block = {"site": "dp.gradient", "codec": "block_int", "bits": 4, "residual": "error_feedback"}
+        rules = lambda steps: {"compression": {"adapt": False, "rules": [{**block, "warmup_steps": steps, "select": {"tensor_classes": ["mlp"]}}, {**block, "bits": 8}]}}
+        self.train(self.config("base", **{**MODEL, **ZERO1, **rules(2)}), ranks=2, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
+        done = self.train(self.config("base", **{**MODEL, **ZERO1, **rules(3)}), ranks=2, expect=0)
+        self.assertIn("resumed", done.out + done.err)
+        self.assertNotIn("start at zero", done.out + done.err)
+
     def test_residuals_keep_their_sums_under_other_data_ranks(self):
         # 4 ranks, then 3, then 4; 12 sequences are dealt to either.
         block = {"codec": "block_int", "bits": 2, "residual": "error_feedback"}

@@ -187,6 +187,7 @@ void write_file_atomic(const std::string& path, const std::string& content, bool
     if (!file) fail("create");
     if (!write_all(file, std::as_bytes(std::span(content)))) fail("write");
     if (durable && ::fsync(file.get()) != 0) fail("flush");
+    if (!file.close()) fail("close");  // where NFS reports a full disk
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename");
   if (durable) sync_directory(folder_of(path));

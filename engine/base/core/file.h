@@ -1,7 +1,7 @@
-// Files: whole reads with clear errors, read-only maps, and writes that are either complete and durable or not there.
-// Reading retries: after an error that need not last (EIO, ESTALE, EACCES, EMFILE ...) it warns, tries again for some
-// seconds, and then throws Error(kIo) naming the file. A file that does not exist, or is none, is Error(kBadData) at
-// once.
+// Files: whole reads with clear errors, read-only maps, and writes that are complete or leave the old file.
+// Reading retries: after an error that may pass (EIO, ESTALE, EACCES, EMFILE ...) it warns, tries again for 6 s, and
+// then throws Error(kIo) naming the file. A path that does not exist, or is no file, is Error(kBadData) at once; to
+// is_directory and list_directory, which retry likewise, that is no error.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace thinwire {
 
-// An open file of the system, closed when it goes.
+// An owned file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -27,18 +27,18 @@ class Descriptor {
   ~Descriptor() { close(); }
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  bool close();  // at once; false with errno where the system could not
-  // Size in bytes now. Throws Error(kIo) where that cannot be told: 0 would be taken for a damaged file.
+  bool close();  // false with errno where close(2) failed; true where nothing was open
+  // Size in bytes now. Throws Error(kIo) where fstat fails: 0 would be taken for a damaged file.
   uint64_t size() const;
 
  private:
   int fd_ = -1;
 };
 
-// Opens a regular file for reading.
+// Opens a regular file for reading; Error(kBadData) for anything else.
 Descriptor open_regular(const std::string& path);
-// Fills `out` from byte `offset` on of the file that was opened there. Returns how many bytes there were, fewer only at
-// the end of the file. A descriptor that went stale is not a lost file: `path` is opened anew.
+// Fills `out` with the bytes of `file` from `offset` on. Returns how many there were, fewer only at the end of the
+// file. Where reading fails (a descriptor that NFS calls stale), `path`, under which it was opened, is opened again.
 size_t read_at(const Descriptor& file, const std::string& path, uint64_t offset, std::span<std::byte> out);
 // Writes all of it; false with errno where that failed.
 bool write_all(const Descriptor& file, std::span<const std::byte> bytes);
@@ -48,13 +48,13 @@ std::string read_file(const std::string& path, size_t limit = SIZE_MAX);
 
 // "localhost" where the system does not say.
 std::string this_host();
-// "." where the path is a mere name.
+// The folder that a path lies in; "." for a name without one.
 std::string folder_of(const std::string& path);
 // rename(2). Throws Error(kIo) naming `to` and the reason.
 void rename_file(const std::string& from, const std::string& to);
 
-// The name of a file that will be renamed over `path`: path.tmp-<host>-<pid>, with a number behind it where that is
-// taken (by another thread, or by a process of another container that died). To be opened with O_EXCL.
+// A free name for a file that will be renamed over `path`: path.tmp-<host>-<pid>, with a number behind it where that is
+// taken (by another thread, or by a dead process of another container). Open it with O_EXCL.
 std::string temporary_beside(const std::string& path);
 
 // Writes a new file beside `path` and renames it over `path`; `durable`: fsyncs the file before and the directory
@@ -72,7 +72,7 @@ std::vector<std::string> list_directory(const std::string& path);
 // mkdir -p. Throws Error(kBusy) when a part of the path is not a directory or not writable.
 void make_directories(const std::string& path);
 
-// A read-only memory map of a regular file; an empty file gives an empty span.
+// A read-only memory map of a regular file. bytes() is empty for an empty file.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -80,7 +80,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(data_.get()), data_ ? data_.get_deleter().size : 0};
   }
-  // Size of the file now: a reader that suspects the file shrank asks before touching pages.
+  // Size of the file now. Pages beyond it raise SIGBUS: a reader of a file that may have shrunk asks first.
   size_t current_size() const { return file_.size(); }
 
  private:

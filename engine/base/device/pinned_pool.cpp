@@ -1,4 +1,4 @@
-// Page-locked blocks of the system, and points of streams behind which they are free.
+// Takes page-locked blocks from the system; those that a stream still uses are free once an event has passed.
 #include "engine/base/device/pinned_pool.h"
 
 #include <string>
@@ -28,13 +28,13 @@ void PinnedPool::release(uint64_t age) {
 }
 
 void* PinnedPool::take(size_t bytes) {
-  constexpr uint64_t kLong = 10000;
+  constexpr uint64_t kLongAgo = 10000;  // requests since a block was last used
   const std::lock_guard lock(mutex_);
   if (void* memory = blocks_.take(bytes)) return memory;
   reap();
   if (void* memory = blocks_.take(bytes)) return memory;
   TW_CUDA(cudaSetDevice(ordinal_));
-  release(kLong);
+  release(kLongAgo);
   const size_t size = BlockCache::rounded(bytes);
   void* memory = nullptr;
   cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
@@ -60,7 +60,10 @@ void PinnedPool::give_back(void* memory) {
 
 void PinnedPool::give_back_behind(void* memory, cudaStream_t stream) {
   const cudaEvent_t passed = events_->take();
-  TW_CUDA(cudaEventRecord(passed, stream));
+  if (const cudaError_t error = cudaEventRecord(passed, stream); error != cudaSuccess) {
+    events_->give_back(passed);
+    cuda_failed(error, "cudaEventRecord", __FILE__, __LINE__);
+  }
   const std::lock_guard lock(mutex_);
   pending_.push_back({memory, passed});
 }

@@ -1,4 +1,4 @@
-// Copies in order of tickets.
+// Copies on two streams; tickets order them after the computation and after each other.
 #include "engine/base/device/spill_host.h"
 
 #include <algorithm>
@@ -42,9 +42,9 @@ SpillHost::SpillHost(Device& device, Stream& compute, uint64_t bytes, int reques
 }
 
 SpillHost::~SpillHost() {
-  try {  // nothing that is queued may use memory that goes now
+  try {  // what is queued still uses the buffers that are freed now
     compute_.synchronize(), out_->synchronize(), in_->synchronize();
-  } catch (const std::exception&) {  // a broken device: somebody has said so
+  } catch (const std::exception&) {  // a broken device, which others have reported
   }
 }
 
@@ -57,10 +57,11 @@ void SpillHost::start(int request, bool write, void* memory, size_t bytes, uint6
   Stream& stream = write ? *out_ : *in_;
   t.used.wait(stream);
   t.write = write;
-  for (size_t at = 0; at < bytes;) {  // a piece may end within
+  for (size_t at = 0; at < bytes;) {  // a transfer may reach into the next piece
     const size_t place = static_cast<size_t>(offset) + at, first = place % piece_;
     const HostBuffer& piece = pieces_.at(place / piece_);
     const size_t count = std::min(bytes - at, piece.size() - first);
+    TW_CHECK(first < piece.size(), "byte ", first, " of a piece of ", piece.size());
     TW_CHECK(count > 0, "a transfer of ", bytes, " bytes at ", offset);
     char *device = static_cast<char*>(memory) + at, *host = static_cast<char*>(piece.data()) + first;
     t.moved.wait(stream);
@@ -73,11 +74,11 @@ void SpillHost::start(int request, bool write, void* memory, size_t bytes, uint6
 
 std::optional<SpillPlace::Clock::time_point> SpillHost::wait(int request, Next next) {
   Transfer& t = transfers_.at(static_cast<size_t>(request));
-  // Whoever gets the memory, what was written will be read into some other.
-  const bool alone = t.write && next == Next::kTransfer;
-  if (t.write) (alone ? t.moved : t.left).wait(*in_);
-  // What was read and not used has to be over before its place is written, which comes behind the computation.
-  if (!alone) t.moved.wait(compute_);
+  // Reads of what was written are queued on in_, so in_ follows every write, whatever comes next.
+  const bool in_alone = t.write && next == Next::kTransfer;
+  if (t.write) (in_alone ? t.moved : t.left).wait(*in_);
+  // Computation also follows a read that it does not use: a later write to that place follows only the computation.
+  if (!in_alone) t.moved.wait(compute_);
   return std::nullopt;
 }
 

@@ -41,7 +41,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
     for (int j = 0; j < kCols; ++j) sum[i][j] = 0.0f;
     const int64_t query = ty + kSide * i;
     if (!a.merge || query >= nq) continue;
-    // The result over other keys: a sum of exponents of 1 stands for all of them.
+    // The result over other keys counts as one key: with score lse, and that result as its value.
     const float lse = a.lse[(sample * a.heads + head) * a.q_len + q0 + query];
     const int64_t row = ((sample * a.q_len + q0 + query) * a.heads + head) * a.d;
     maximum[i] = lse * kLog2e;

@@ -7,7 +7,7 @@ namespace thinwire::TW_ISA {
 namespace {
 
 constexpr float kLowest = -3.402823466e38f;
-constexpr int64_t kChunk = 64 * kLanes;  // fits the first cache: its maximum is known before its exponentials are taken
+constexpr int64_t kChunk = 64 * kLanes;  // fits L1, since it is read twice: for its maximum, then for exponentials
 
 struct RowSum {
   float maximum;
@@ -109,7 +109,7 @@ void statistics(const VocabStatistics& op, int64_t cols, int64_t valid, int64_t 
   }
 }
 
-// Every rank does the same sums in the same order.
+// All ranks add the statistics up in one order, so that they agree in every bit.
 template <typename T>
 void vocab_rows(const VocabLoss& op, int64_t cols, int64_t valid, int64_t n, int64_t ranks, int64_t first,
                 int64_t last) {

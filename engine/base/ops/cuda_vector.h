@@ -1,5 +1,5 @@
-// Vector access for kernels: N neighbours of a tensor to and from floats in registers, one access of 16 bytes at most
-// each.
+// Vector access for kernels: N neighbouring elements of a tensor to and from registers, at most 16 bytes an access; and
+// small helpers that kernels and their launches share.
 #pragma once
 
 #include <cstring>
@@ -39,7 +39,7 @@ TW_DEVICE uint32_t pair_bits(float low, float high, Fp16) {
   return pair_of_half(low, high);
 }
 
-// p is aligned to N elements, or to 16 bytes where they are more.
+// p is aligned to the N elements' bytes, 16 at most. load_floats and store_floats convert as above.
 template <int N, typename T>
 TW_DEVICE void load_values(const T* p, T (&out)[N]) {
   const Raw<N * sizeof(T)> raw = load_raw<N* static_cast<int>(sizeof(T))>(p);
@@ -75,7 +75,7 @@ TW_DEVICE void store_floats(T* p, const float (&in)[N]) {
   }
 }
 
-// a / b for a >= 0, b > 0; the short division where both fit, which is always but for tensors of 2^32 elements.
+// a / b for a >= 0, b > 0. Divides 32-bit numbers where both fit: always, below 2^32 elements a tensor.
 TW_DEVICE int64_t quotient(int64_t a, int64_t b) {
   if (((static_cast<uint64_t>(a) | static_cast<uint64_t>(b)) >> 32) == 0) {
     return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
@@ -83,7 +83,7 @@ TW_DEVICE int64_t quotient(int64_t a, int64_t b) {
   return a / b;
 }
 
-// Host side: whether all of the pointers (null ones do not count) allow 16-byte access.
+// Host side: whether all pointers are aligned to 16 bytes. Null ones do not count.
 template <typename... Pointers>
 bool aligned16(const Pointers*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);

@@ -1,4 +1,4 @@
-// Element-by-element ops and column sums on CUDA: one pass over memory each.
+// Element-by-element ops and column sums on CUDA. Each reads its input once.
 #include <type_traits>
 
 #include "engine/base/ops/cuda_dropout.h"
@@ -93,7 +93,7 @@ struct ScaledPlus {
   TW_DEVICE float operator()(float x, float y) const { return fmaf(alpha, x, y); }
 };
 
-// Element i of all runs together. Vectors: where runs, and what lies between them, are whole ones.
+// Elements are numbered through all runs. Vector access needs a width and strides that are multiples of kWidth.
 template <typename T>
 struct CopyRunsBody {
   static constexpr int kWidth = kVector<T>;
@@ -142,10 +142,10 @@ struct FillBody {
   }
 };
 
-constexpr int kColumnLanes = 8;  // rows that a block of column sums reads at a time
+constexpr int kColumnLanes = 8;  // rows that a block of column_sums_kernel reads at once
 
-// partials[blockIdx.y][c] = sum over rows [blockIdx.y * step, ...) of dy[row][c]; W columns per thread, 32 threads side
-// by side, kColumnLanes rows.
+// partials[blockIdx.y][c] = sum of dy[row][c] over the `step` rows from blockIdx.y * step on. A block is kColumnLanes
+// warps, one row each; a thread has W columns.
 template <typename T, int W>
 TW_KERNEL void __launch_bounds__(kWarp* kColumnLanes)
     column_sums_kernel(const T* dy, float* partials, int64_t rows, int64_t cols, int64_t step) {
@@ -173,7 +173,7 @@ TW_KERNEL void __launch_bounds__(kWarp* kColumnLanes)
   }
 }
 
-constexpr int kPartialSlices = 32;
+constexpr int kPartialSlices = 32;  // warps of a block; each adds a run of neighbouring partials
 
 TW_KERNEL void __launch_bounds__(kWarp* kPartialSlices)
     add_partials_kernel(float* out, const float* partials, int64_t stride, int64_t parts, int64_t cols) {

@@ -19,8 +19,8 @@ bool library_product(Exec& exec, const Matmul& op, MatmulEpilogue epilogue, void
   return queue_product(exec, key, {op.b.data, op.a.data, op.c.data, vector, aux});
 }
 
-// Operands are rounded to fp8, and transposed on the way where they do not lie as fp8_key() says; the library's operand
-// a is our b. False where fits_fp8() forbids it, or the library has no kernel.
+// Rounds the operands to fp8, transposed where they do not lie as fp8_key() says; the library's a is our b. False
+// where fits_fp8() forbids it, or the library has no kernel.
 bool fp8_product(Exec& exec, const Matmul& op) {
   CudaState& state = state_of(exec);
   if (!fits_fp8(op, state.product_rules())) return false;
@@ -56,8 +56,8 @@ void plain_product(Exec& exec, const Matmul& op) {
 }
 
 // The op with GELU, its gradient or the row sums of a in the library's epilogue; false where none of it can be fused.
-// Row sums are the bias gradient beside a weight gradient: the library writes them, ours add up. (It could also make
-// the bias gradient of the layer before, from the result's columns, but in 16 bits; ours is fp32.)
+// Row sums are the bias gradient beside a weight gradient: the library overwrites, the op adds, so they go by scratch.
+// (It could also make the bias gradient of the layer before, from the result's columns, but in 16 bits; ours is fp32.)
 bool fused_product(Exec& exec, const Matmul& op) {
   const MatmulEpilogue fused = fused_epilogue(op, state_of(exec).product_rules());
   if (fused == MatmulEpilogue::kNone) return false;
@@ -80,7 +80,7 @@ bool fused_product(Exec& exec, const Matmul& op) {
 void matmul_cuda(Exec& exec, const Matmul& op) {
   if (op.c.count() == 0) return;  // the library refuses what has no rows or columns
   if (fused_product(exec, op)) return;
-  // Otherwise the product first, and each of the rest in a pass of its own.
+  // Not fused: the product first, then a pass each for GELU, its gradient and the row sums.
   Matmul plain = op;
   plain.gelu_input = plain.dgelu_input = plain.a_sums = View{};
   if (op.gelu_input) plain.c = op.gelu_input;

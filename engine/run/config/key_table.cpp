@@ -1,4 +1,4 @@
-// Assembles the table of keys, and finds what a misspelled name may have meant.
+// Assembles the table of keys, and finds the key that an unknown name may have meant.
 #include "engine/run/config/key_table.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::map<std::string, std::string>;
 
-// Rows of a name of ours and the words that others have for it.
+// rows: a key of ours, and the words of other programs for it. Returns our key by their word.
 Names by_their_name(const std::vector<std::pair<std::string, std::string>>& rows) {
   Names names;
   for (const auto& [ours, theirs] : rows)
@@ -22,7 +22,7 @@ Names by_their_name(const std::vector<std::pair<std::string, std::string>>& rows
   return names;
 }
 
-// What other programs call our keys: hints for people, never accepted.
+// What other programs call our keys: for hints in messages; none is accepted as a key.
 const Names& foreign_names() {
   static const Names names = by_their_name({
       {"num_layers", "n_layer n_layers num_hidden_layers"},
@@ -63,7 +63,7 @@ const Names& foreign_names() {
   return names;
 }
 
-// The same inside of a compression rule.
+// The same for fields of compression rules.
 const Names& foreign_fields() {
   static const Names names = by_their_name({
       {"format", "dtype"},
@@ -89,7 +89,7 @@ const Names& foreign_fields() {
 }
 
 std::string_view leaf_of(std::string_view name) {
-  return name.substr(name.rfind('.') + 1);  // all of it where there is no dot
+  return name.substr(name.rfind('.') + 1);  // the whole name where there is no dot
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ KeyTable::KeyTable()
     : topics_{model_keys(),  numerics_keys(),    optimizer_keys(), batch_keys(), data_keys(),
               layout_keys(), compression_keys(), run_keys(),       noted_keys(), refused_keys()} {
   const auto add_sections = [&](const std::string& name) {
-    // Site names hold a dot themselves, so their sections are listed, not cut at dots.
+    // Site names contain dots, so sections of rules are listed below, not cut at dots.
     if (name.rfind("compression.", 0) == 0) return;
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
       sections_.insert(name.substr(0, dot));
@@ -188,7 +188,7 @@ std::string KeyTable::section_value_key(const std::string& section) const {
 }
 
 std::string KeyTable::nearest(const std::string& name) const {
-  if (name.size() > 80) return "";  // no word of ours is that long, and the search is quadratic
+  if (name.size() > 80) return "";  // no key is that long, and the time is quadratic in the length
   const std::string leaf(leaf_of(name));
   const bool rule = name.rfind("compression.", 0) == 0;
   const Names& foreign = rule ? foreign_fields() : foreign_names();
@@ -199,18 +199,18 @@ std::string KeyTable::nearest(const std::string& name) const {
   const int limit = leaf.size() <= 3 ? 1 : leaf.size() <= 6 ? 2 : std::min(static_cast<int>(leaf.size()) / 3, 7);
   std::string best;
   int best_distance = limit + 1, best_rank = 0;
-  // Words whose lengths differ by more than the limit are further apart than it.
+  // The distance is at least the difference of the lengths: most candidates need no search.
   const auto distance_of = [&](std::string_view a, std::string_view b) {
     const int64_t longer = std::abs(static_cast<int64_t>(a.size()) - static_cast<int64_t>(b.size()));
     const int most = std::min(limit, best_distance);
     return longer > most ? limit + 1 : edit_distance(a, b, most);
   };
   const auto consider = [&](const std::string& candidate, int rank) {
-    if (!rule && candidate.rfind("compression.", 0) == 0) return;  // fields of rules have common names: bits, rate ...
+    if (!rule && candidate.rfind("compression.", 0) == 0) return;  // else bits, rate ... are near to anything
     const int full = distance_of(name, candidate);
-    const int by_leaf = distance_of(leaf, leaf_of(candidate)) + 1;  // right word in another place
+    const int by_leaf = distance_of(leaf, leaf_of(candidate)) + 1;  // the right name in another section
     const int distance = std::min(full, by_leaf);
-    if (full > by_leaf) rank += 100;  // of two equally near words, the one in its place
+    if (full > by_leaf) rank += 100;  // of two equally near names, the one in the same section
     if (distance < best_distance || (distance == best_distance && distance <= limit && rank < best_rank)) {
       best = candidate;
       best_distance = distance;

@@ -12,21 +12,21 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kUnknownRun = 1000;  // steps of a run that nobody knows the length of
+constexpr int64_t kUnknownRun = 1000;  // steps that shares are taken of where train_iters is not known
 constexpr size_t kMaxPresetBytes = 1 << 20;
 
-// A share in the place of a field's value, or of a ramp's place, becomes that value.
+// The field's value with shares made numbers: of the run's steps (warm-up, places of a ramp), or of the stages.
 nlohmann::json value_of(const KeySpec& field, const nlohmann::json& written, const RuleContext& context) {
-  const auto updates = [&](const nlohmann::json& share) {
+  const auto steps_of = [&](const nlohmann::json& share) {
     const int64_t steps = context.train_iters > 0 ? context.train_iters : kUnknownRun;
     // The small addend undoes the binary rounding of fractions like 0.1.
     return static_cast<int64_t>(std::floor(share.get<double>() * static_cast<double>(steps) + 1e-6));
   };
-  if (field.name == "warmup_steps" && written.is_number_float()) return updates(written);
+  if (field.name == "warmup_steps" && written.is_number_float()) return steps_of(written);
   if (field.ramp && written.is_array()) {
     nlohmann::json ramp = written;
     for (nlohmann::json& pair : ramp)
-      if (pair.front().is_number_float()) pair.front() = updates(pair.front());
+      if (pair.front().is_number_float()) pair.front() = steps_of(pair.front());
     return ramp;
   }
   if (field.name == "select.stages" && written.is_number()) {
@@ -135,17 +135,21 @@ void apply_fields(SiteRule& rule, const GivenField& given, const RuleContext& co
     rule.residual = rule.sum_residual = ResidualSpec();
     rule.has_sum_codec = false;
   }
-  bool sum = false;
+  bool says_sum = false;
   for (const KeySpec& field : rule_fields())
-    sum = sum || (field.name.starts_with("sum.") && given(field.name) != nullptr);
-  if (sum && !rule.has_sum_codec) rule.sum_codec = rule.codec;
+    says_sum = says_sum || (field.name.starts_with("sum.") && given(field.name) != nullptr);
+  const auto set_fields = [&](bool of_sum) {
+    for (const KeySpec& field : rule_fields())
+      if (const nlohmann::json* value = given(field.name); value && field.name.starts_with("sum.") == of_sum)
+        set_rule_value(rule, field.name, value_of(field, *value, context));
+  };
+  set_fields(false);
+  if (says_sum && !rule.has_sum_codec) rule.sum_codec = rule.codec;  // what `sum` leaves out is the rule's
   if (const std::string codec = text("sum.codec"); !codec.empty() && codec != rule.sum_codec.codec) {
     rule.sum_codec = codec_spec(codec);
     rule.sum_residual = ResidualSpec();
   }
-  for (const KeySpec& field : rule_fields())
-    if (const nlohmann::json* value = given(field.name); value != nullptr)
-      set_rule_value(rule, field.name, value_of(field, *value, context));
+  set_fields(true);
 }
 
 SiteRule rule_of(const WrittenRule& written, const RuleContext& context) {

@@ -1,4 +1,4 @@
-// libyaml's events to a JsonTree; the types of plain words by PyYAML's implicit resolvers.
+// YAML to a JsonTree, by libyaml's events. Plain scalars get the types that PyYAML gives them.
 #include "engine/run/config/yaml_text.h"
 
 #include <yaml.h>
@@ -10,11 +10,12 @@
 #include <memory>
 #include <regex>
 #include <set>
+#include <string_view>
 
 namespace thinwire {
 namespace {
 
-constexpr int64_t kMaxValues = 1000000;  // a file of aliases of aliases would fill the memory
+constexpr int64_t kMaxValues = 1000000;  // aliases are copied: a few lines of aliases of aliases would fill the memory
 
 TextPosition position(const yaml_mark_t& mark) {
   return {static_cast<int>(mark.line) + 1, static_cast<int>(mark.column) + 1};
@@ -25,8 +26,8 @@ std::string without(std::string text, char c) {
   return text;
 }
 
-// "1:30:05" counts in sixties, as YAML 1.1 has it.
-double of_sixties(const std::string& text) {
+// YAML 1.1 reads "1:30:05" as a number of base 60.
+double from_base_60(const std::string& text) {
   double value = 0.0;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(':', at), text.size());
@@ -36,7 +37,7 @@ double of_sixties(const std::string& text) {
   return value;
 }
 
-// Digits of `base` behind an optional sign; whether they fit in 64 bits.
+// Reads digits of `base`, without a sign. False: they are none, or do not fit in 64 bits.
 bool read_integer(const std::string& digits, int base, bool negative, int64_t& out) {
   const std::string signed_digits = (negative ? "-" : "") + digits;
   const auto end = signed_digits.data() + signed_digits.size();
@@ -44,7 +45,7 @@ bool read_integer(const std::string& digits, int base, bool negative, int64_t& o
   return result.ec == std::errc() && result.ptr == end;
 }
 
-// The patterns of PyYAML's resolver, in its order.
+// Types a scalar without quotes by the patterns of PyYAML's resolver. What fits no pattern stays a string.
 void type_plain(const std::string& text, JsonTree& tree) {
   using Kind = JsonTree::Kind;
   static const std::regex real(
@@ -67,15 +68,17 @@ void type_plain(const std::string& text, JsonTree& tree) {
     tree.kind = Kind::kBool;
     tree.boolean = yes;
   } else if (text.find_first_of("0123456789.") > 1) {
-    // No number: these begin with a digit or a point, behind a sign at most. (The patterns are slow, and most words are
-    // words.)
+    // Not a number: those begin with a digit or a point, after a sign at most. Asked first because the patterns are
+    // slow and most scalars are words.
   } else if (std::regex_match(text, integer)) {
     std::string digits = without(text, '_');
     const bool negative = digits[0] == '-';
     if (negative || digits[0] == '+') digits.erase(0, 1);
     bool fits = true;
     if (digits.find(':') != std::string::npos) {
-      tree.integer = static_cast<int64_t>(of_sixties(digits)) * (negative ? -1 : 1);
+      const double value = from_base_60(digits);
+      fits = value < 9.2e18;
+      if (fits) tree.integer = static_cast<int64_t>(value) * (negative ? -1 : 1);
     } else if (digits.rfind("0b", 0) == 0 || digits.rfind("0x", 0) == 0) {
       fits = read_integer(digits.substr(2), digits[1] == 'b' ? 2 : 16, negative, tree.integer);
     } else {
@@ -84,15 +87,15 @@ void type_plain(const std::string& text, JsonTree& tree) {
     if (fits) tree.kind = Kind::kInt;
   } else if (std::regex_match(text, real)) {
     const std::string digits = without(text, '_');
-    const bool sixties = digits.find(':') != std::string::npos;
-    const bool negative = sixties && digits[0] == '-';
+    const bool base_60 = digits.find(':') != std::string::npos;
+    const bool negative = base_60 && digits[0] == '-';
     if (digits.find("inf") != std::string::npos || digits.find("Inf") != std::string::npos ||
         digits.find("INF") != std::string::npos)
       tree.real = digits[0] == '-' ? -HUGE_VAL : HUGE_VAL;
     else if (digits.find_first_of("nN") != std::string::npos)
       tree.real = std::nan("");
     else
-      tree.real = sixties ? of_sixties(digits.substr(negative || digits[0] == '+' ? 1 : 0)) * (negative ? -1.0 : 1.0)
+      tree.real = base_60 ? from_base_60(digits.substr(negative || digits[0] == '+' ? 1 : 0)) * (negative ? -1.0 : 1.0)
                           : std::strtod(digits.c_str(), nullptr);
     tree.kind = Kind::kReal;
   }
@@ -100,7 +103,7 @@ void type_plain(const std::string& text, JsonTree& tree) {
 
 class YamlReader {
  public:
-  YamlReader(const std::string& text, JsonText& out) : out_(out) {
+  YamlReader(const std::string& text, JsonText& out) : text_(text), out_(out) {
     if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
     yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
   }
@@ -138,7 +141,13 @@ class YamlReader {
     if (yaml_parser_parse(&parser_, event.get()) == 0) {
       std::string why = parser_.problem != nullptr ? parser_.problem : "not YAML";
       if (parser_.context != nullptr) why += std::string(", ") + parser_.context;
-      fail(parser_.problem_mark, why);
+      yaml_mark_t mark = parser_.problem_mark;
+      if (parser_.error == YAML_READER_ERROR) {  // a byte that is no UTF-8: libyaml says only its offset
+        const std::string_view before = std::string_view(text_).substr(0, parser_.problem_offset);
+        mark.line = static_cast<size_t>(std::count(before.begin(), before.end(), '\n'));
+        mark.column = before.size() - (before.rfind('\n') + 1);
+      }
+      fail(mark, why);
     }
     event_.reset(event.release());
     return event_.get();
@@ -165,10 +174,12 @@ class YamlReader {
   }
 
   void remember(const std::string& anchor, const JsonTree& tree) {
-    if (!anchor.empty()) anchors_[anchor] = tree;
+    if (anchor.empty()) return;
+    count(event_->start_mark, size_of_tree(tree));
+    anchors_[anchor] = tree;
   }
 
-  // The value that the current event begins; the last event read is then the one that ends it.
+  // Reads the value that begins with the current event. Afterwards the current event is the one that ends it.
   void read_value(JsonTree& tree, const std::string& path, int depth) {
     if (depth > kMaxJsonDepth)
       fail(event_->start_mark, "nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
@@ -236,6 +247,7 @@ class YamlReader {
     }
   }
 
+  const std::string& text_;
   yaml_parser_t parser_{};
   std::unique_ptr<yaml_event_t, FreeEvent> event_;
   std::map<std::string, JsonTree> anchors_;

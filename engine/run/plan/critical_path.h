@@ -1,4 +1,4 @@
-// What a simulated step waited for: from its end back, always to what came last, through threads, messages and ranks.
+// The critical path of a simulated step: from its end back, each time to what it waited for last, on any rank.
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,18 @@
 
 namespace thinwire {
 
-// Compute; packing and sending by the compute thread; work of whoever moves messages; until the next poll; on the
-// wire.
+// In this order: compute; packing and sending at an issue; moving messages, by the thread that waits or the progress
+// thread; until the next poll; on the wire.
 enum class PathKind : uint8_t { kCompute, kIssue, kMove, kNotice, kWire, kCount };
 
 struct PathPart {
   int actor = 0;  // kWire: the one that sends
   PathKind kind = PathKind::kCompute;
-  int operation = -1;  // of that actor; kCompute: -1
+  int operation = -1;  // of that actor; -1: none (kCompute)
   double from = 0.0, to = 0.0;
 };
 
-// Written while the simulation runs, in the order in which things happen. Operations and groups as it numbers them.
+// The simulation writes it, in the order of events. Operations and groups (of messages) have the simulation's numbers.
 class PathLog {
  public:
   void open(size_t actors, size_t groups) {
@@ -27,7 +27,7 @@ class PathLog {
   // The compute thread of an actor computed, or waited for an operation.
   void computed(int actor, double from, double to) { threads_[at(actor)].push_back({++number_, -1, from, to}); }
   void waited(int actor, int operation, double to) { threads_[at(actor)].push_back({++number_, operation, to, to}); }
-  // An operation was issued, made ready by a group that came or left, given its turn by another one, or worked on.
+  // An operation was issued, made ready by a group that came or left, given its turn by operation `before`, worked on.
   void issued(int actor, int operation, double when) { mark(actor, operation, MarkKind::kIssued, -1, when, when); }
   void ready(int actor, int operation, int group, double when) {
     mark(actor, operation, MarkKind::kReady, group, when, when);
@@ -38,14 +38,14 @@ class PathLog {
   void worked(int actor, int operation, bool by_compute, double from, double to) {
     mark(actor, operation, by_compute ? MarkKind::kPacked : MarkKind::kMoved, -1, from, to);
   }
-  // A group may leave, by what this operation did; it moves behind group `before` (-1: at once).
+  // A group may leave, because of what this operation did; it moves behind group `before` (-1: at once).
   void started(int group, int actor, int operation, int before, double when) {
     groups_[at(group)] = {++number_, actor, operation, before, when};
   }
 
   int64_t lines() const { return number_; }  // written so far
-  // Parts without a gap from `begin` to `end`, where the compute thread of `actor` was at the end, with `lines`
-  // written.
+  // The path from `begin` to `end`, without gaps, that ends on the compute thread of `actor`. Only the first `lines`
+  // lines count: the others were written after `end`.
   std::vector<PathPart> path(int actor, double begin, double end, int64_t lines) const;
 
  private:

@@ -15,8 +15,8 @@ class FairPool {
     double share = 1.0;  // of the resource, per unit of the work's rate
   };
 
-  // How much longer a work takes with all of all resources in use (1 with one unit, linear between), and where it has
-  // to share one with another work that is crowded, too.
+  // By what factors a work takes longer: with every resource in full use (1 while one unit is, linear between), and
+  // where it shares a resource that is short with another work whose `crowded` is above 1.
   struct Slowdown {
     double loaded = 1.0, crowded = 1.0;
   };
@@ -24,9 +24,9 @@ class FairPool {
   // burst: amount beyond the capacity that passes at `peak` after a pause in which less was used: a token bucket, full
   // at first.
   int add_resource(double capacity, double burst = 0.0, double peak = 0.0);
-  // Work of `amount` at a rate of at most `limit`; where resources are short, all works' rates grow alike until theirs
-  // is used up, `weight` times as fast. uses: at most kMostUses; nothing: at `limit`. Returns a number that end()
-  // names.
+  // Work of `amount` at a rate of at most `limit`. The rates of all works grow together, each `weight` times as fast,
+  // until a resource of theirs is used up. uses: at most kMostUses; none: at `limit`. Returns the number by which
+  // advance() and rate() know it.
   static constexpr int kMostUses = 6;
   int add(double now, double amount, double limit, double weight, const Use* uses, int count,
           const Slowdown& slowdown = {1.0, 1.0});
@@ -37,7 +37,6 @@ class FairPool {
   void advance(double now, std::vector<int>& ended);
   double rate(int work);    // now
   bool full(int resource);  // nothing of it is left
-  int active() const { return static_cast<int>(order_.size()); }
 
  private:
   struct Work {

@@ -9,6 +9,7 @@
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/named_shapes.h"
+#include "engine/run/config/presets.h"
 #include "engine/run/plan/plan_text.h"
 #include "engine/run/plan/prediction.h"
 #include "engine/run/plan/search.h"
@@ -25,7 +26,7 @@ struct PlanOptions {
   bool json = false, search = false;
 };
 
-// Overrides on top of the configuration or the shape.
+// Overrides on top of the configuration or the shape; `more` on top of all.
 RunConfig load(const PlanOptions& o, const Cluster& cluster, const std::vector<std::string>& more = {}) {
   std::vector<std::string> overrides;
   if (!o.shape.empty()) {
@@ -50,6 +51,10 @@ std::string command_of(int argc, char** argv) {
 }
 
 int run_search(const PlanOptions& o, const Cluster& cluster, const std::string& command) {
+  if (!o.trace.empty()) throw_usage("plan: --trace is of one plan: leave out --search");
+  std::vector<ConfigProblem> problems;
+  for (const std::string& preset : o.presets) read_preset(preset, problems);
+  if (!problems.empty()) throw ConfigErrors(std::move(problems));
   const auto config_of = [&](const std::vector<std::string>& more) { return load(o, cluster, more); };
   const SearchResult result = search(config_of, cluster, o.presets);
   const std::string text = search_text(result, config_of, cluster);
@@ -64,9 +69,9 @@ int run_plan(const PlanOptions& o, const std::string& command) {
     throw_usage("plan: say what to plan: --config C.json or --shape NAME (known: " + shape_names() + ")");
   if (o.cluster.empty())
     throw_usage("plan: say where: --cluster F.json (docs/planner.md; shipped ones: configs/clusters)");
-  std::vector<std::string> read = o.configs;
-  read.push_back(o.cluster);
-  for (const std::string& name : read)
+  std::vector<std::string> files = o.configs;
+  files.push_back(o.cluster);
+  for (const std::string& name : files)
     if (const std::string found = shipped_file(name); !found.empty())
       std::fprintf(stderr, "note: %s: %s\n", name.c_str(), shipped_note(found).c_str());
   const std::string shipped = shipped_file(o.cluster);
@@ -101,10 +106,10 @@ int main(int argc, char** argv) {
     app.add_option("--ranks", o.ranks, "ranks that run (default: all of the cluster)")->check(CLI::Range(1, 1 << 20));
     app.add_option("--trace", o.trace, "write the simulated step as a Chrome trace");
     app.add_option("--html", o.html, "write what is printed as a page");
-    app.add_flag("--search", o.search,
-                 "look for the fastest layout, schedule, micro-batch and preset under the memory limit");
-    app.add_option("--presets", o.presets, "compression presets that --search tries")->delimiter(',');
-    app.add_flag("--json", o.json, "end with one JSON line");
+    auto* const search = app.add_flag(
+        "--search", o.search, "look for the fastest layout, schedule, micro-batch and preset under the memory limit");
+    app.add_option("--presets", o.presets, "compression presets that --search tries")->delimiter(',')->needs(search);
+    app.add_flag("--json", o.json, "print one JSON line in place of the text; --search: one per candidate before it");
     if (const auto code = parse_command_line(app, "plan", argc, argv)) return *code;
     return run_plan(o, command_of(argc, argv));
   });

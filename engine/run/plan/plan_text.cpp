@@ -8,6 +8,7 @@
 
 #include "engine/base/core/text.h"
 #include "engine/run/config/layout_text.h"
+#include "engine/run/trace/svg_parts.h"
 #include "parallel/schedule/plan.h"
 
 namespace thinwire {
@@ -47,11 +48,10 @@ std::string milliseconds(double ms) {
 }
 
 std::string plan_page(const std::string& title, const std::string& text) {
-  std::string escaped;
-  for (char c : text) escaped += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>" + title +
+  const std::string name = html_escape(title);
+  return "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>" + name +
          "</title><style>body{font:15px sans-serif;margin:2em}pre{line-height:1.5;white-space:pre-wrap}</style><h1>" +
-         title + "</h1><pre>" + escaped + "</pre></html>\n";
+         name + "</h1><pre>" + html_escape(text) + "</pre></html>\n";
 }
 
 std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& p) {
@@ -110,7 +110,7 @@ std::string prediction_json(const RunConfig& config, const Cluster& cluster, con
   }
   for (const auto& [name, ms] : path_by_kind(p)) line["critical_ms"][name] = ms;
   line["command"] = command;
-  return line.dump();
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string prediction_trace(const Cluster& cluster, const Prediction& p) {
@@ -153,7 +153,8 @@ std::string prediction_trace(const Cluster& cluster, const Prediction& p) {
                       {"tid", "critical path"},
                       {"ts", part.from * 1e6},
                       {"dur", (part.to - part.from) * 1e6}});
-  return PlanJson{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
+  return PlanJson{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump(-1, ' ', false,
+                                                                           nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace thinwire

@@ -284,7 +284,7 @@ std::string search_json(const SearchResult& r, const CandidateConfig& config_of,
     row["loss_gap_percent"] = nullptr;  // not measured
     if (c.preset == "none") row["loss_gap_percent"] = 0.0;
     if (gap != nullptr) row["loss_gap_percent"] = gap->percent;
-    text += row.dump() + "\n";
+    text += row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
   if (r.best.empty()) return text;
   const Candidate& first = r.best.front();

@@ -16,12 +16,11 @@ namespace thinwire {
 namespace {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
-// How late the last rank is in the step behind the measured one: so many seconds, and a share of its work. Steps of
-// equal work differ by a tenth on two cores of a busy host, and a first step takes 60 ms more, in which oneDNN makes
-// kernels.
+// How late the last rank is in the step behind the measured one: seconds, and a share of its work. On two cores of a
+// busy host steps of equal work differ by a tenth, and a first step takes 60 ms more, in which oneDNN makes kernels.
 constexpr double kLate = 20e-3, kLateShare = 0.1;
 
-// Deterministic and nearly normal, mean 0 and deviation 1: by rank and number of the work.
+// Nearly normal, with mean 0 and deviation 1; depends on the rank and the number of the work alone.
 double drawn(uint64_t rank, uint64_t number) {
   uint64_t x = rank * 0x9E3779B97F4A7C15u + number * 0xD1B54A32D192ED03u + 0x632BE59BD9B4E019u;
   double sum = -6.0;
@@ -70,7 +69,7 @@ class Engine {
         if (hosts_[h].next() > now_) continue;
         ended.clear();
         hosts_[h].advance(now_, ended);
-        // Their numbers are given to what is started from here on.
+        // Copied first: what work_is_over() starts takes the numbers of what has ended.
         std::vector<HostWork> over;
         for (int work : ended) over.push_back(host_works_[h][static_cast<size_t>(work)]);
         for (const HostWork& work : over) work_is_over(work);
@@ -107,7 +106,7 @@ class Engine {
     double early = 0.0;                                         // bytes here before their receives are posted
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
-    std::vector<int> unnoticed;  // that could, if somebody polled
+    std::vector<int> unnoticed;  // that could, once the progress thread polls
     int moving = -1;             // operation whose kWork is under way
     double moves_since = 0.0;
     bool polls = false;  // that kWork is the progress thread's poll for it
@@ -162,26 +161,26 @@ class Engine {
       me.share += cluster_.shared_cores > 0 || cluster_.node_of(r) == cluster_.node_of(rank);
   }
 
-  // scripts/lab run --bind: a rank and what moves its messages on one core.
+  // As scripts/lab run --bind does: a rank and its progress thread are on one core.
   bool pinned(int a) const { return cluster_.shared_cores > 0 && tape(a).threads == 1 && !folding_.folded; }
 
-  // Rates are those of the mean rank, and steps wait for the slowest: the last one, and whoever shares its core. The
-  // first then waits as long as it does in the mean where any of them may be the slowest.
+  // Rates are a mean rank's, and steps wait for the slowest rank. Here that is the last one, with those on its core:
+  // rank 0 then waits as long as it does on average in a run, where any rank may be the slowest.
   bool is_slowest(int a) const {
     const int last = static_cast<int>(tapes_.size()) - 1;
     if (cluster_.uneven() || (last == 0 && !folding_.folded)) return false;
     return a == last || (pinned(a) && (last - a) % cluster_.shared_cores == 0);
   }
 
-  // As every rank is now and then in a run: the pool keeps what was open then. In the last step, which ends nothing
-  // that is measured. Seconds more that this work of the last rank takes.
+  // Seconds that this work takes longer because its rank, the last, is late. Every rank is late now and then in a run,
+  // and the pool keeps the blocks that are open then. In the last step alone: its times are not read.
   double lateness(int a, double seconds) {
     const int last = static_cast<int>(tapes_.size()) - 1;
     if (a != last || last == 0 || actor(a).step <= measured_ || cluster_.machine.gpu) return 0.0;
     return kLateShare * seconds + std::exchange(late_, 0.0) * tape(a).threads;
   }
 
-  // loaded: how much longer with all cores busy.
+  // loaded: by what factor it takes longer with all cores busy.
   void start_work(int a, double seconds, bool compute, double loaded) {
     Actor& me = actor(a);
     const double threads = compute ? tape(a).threads : 1.0;
@@ -189,7 +188,7 @@ class Engine {
     const FairPool::Use use{me.core, me.share};
     FairPool& host = hosts_[static_cast<size_t>(me.host)];
     const int work = host.add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use, apart ? 0 : 1,
-                              {loaded, compute ? cluster_.machine.crowded_slowdown : 1.0});
+                              {apart ? 1.0 : loaded, compute ? cluster_.machine.crowded_slowdown : 1.0});
     auto& works = host_works_[static_cast<size_t>(me.host)];
     if (static_cast<size_t>(work) >= works.size()) works.resize(static_cast<size_t>(work) + 1);
     works[static_cast<size_t>(work)] = {a, compute};
@@ -427,7 +426,7 @@ class Engine {
     const auto at = std::find(me.unnoticed.begin(), me.unnoticed.end(), op);
     if (at != me.unnoticed.end()) {
       me.unnoticed.erase(at);
-      if (me.moving < 0 && cluster_.machine.poll > 0.0) {  // once too early, and now: progress_thread.cpp
+      if (me.moving < 0 && cluster_.machine.poll > 0.0) {  // a poll too early, and this one: progress_thread.cpp
         me.moving = op, me.polls = true, me.moves_since = now_;
         return start_work(a, 2.0 * cluster_.machine.poll, false, cluster_.machine.loaded_slowdown);
       }
@@ -454,7 +453,7 @@ class Engine {
 
   Line& line_of(int g) { return lines_[static_cast<size_t>(links_.groups[static_cast<size_t>(g)].line)]; }
 
-  // The sender is done with what its side of the connection holds.
+  // What the sender's socket holds counts as sent.
   void take_over(Line& line) {
     double bytes = 0.0;
     for (int g : line) {
@@ -464,7 +463,7 @@ class Engine {
     }
   }
 
-  // The first of its line.
+  // Starts the flows of a group that has come first in its line.
   void move(int g) {
     GroupState& s = group_states_[static_cast<size_t>(g)];
     const LinkedGroup& group = links_.groups[static_cast<size_t>(g)];

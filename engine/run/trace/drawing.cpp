@@ -1,4 +1,5 @@
 // Reads the charts of a JSON document and puts them into pages and files.
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -43,8 +44,19 @@ namespace {
 
 std::string chart_of(const Json& j) {
   const std::string kind = j.at("chart");
-  if (kind == "lines") return draw(j.get<LineChart>());
-  if (kind == "rows") return draw(j.get<RowChart>());
+  if (kind == "lines") {
+    const auto chart = j.get<LineChart>();
+    for (const ChartSeries& s : chart.series)
+      if (s.x.size() != s.y.size()) throw_bad_data("--draw: series \"" + s.name + "\": x and y differ in length");
+    return draw(chart);
+  }
+  if (kind == "rows") {
+    const auto chart = j.get<RowChart>();
+    for (const ChartRow& r : chart.rows)
+      if (r.values.size() > std::max<size_t>(1, chart.parts.size()))
+        throw_bad_data("--draw: row \"" + r.label + "\" has more values than the chart has parts");
+    return draw(chart);
+  }
   if (kind == "scatter") return draw(j.get<ScatterChart>());
   if (kind == "spans") return draw(j.get<SpanChart>());
   throw_bad_data("no chart " + kind + " (there are lines, rows, scatter, spans)");

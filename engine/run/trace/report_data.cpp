@@ -39,7 +39,7 @@ size_t index_of(std::vector<std::string>& names, const std::string& name) {
   return names.size() - 1;
 }
 
-// What a run's sites add up, by the names of metrics.jsonl.
+// The fields of SiteTotals that are sums over steps, by their keys in metrics.jsonl.
 constexpr std::pair<const char*, double SiteTotals::*> kSums[] = {{"logical_bytes", &SiteTotals::logical_bytes},
                                                                   {"wire_bytes", &SiteTotals::wire_bytes},
                                                                   {"wire_bytes_total", &SiteTotals::wire_bytes_total},
@@ -56,7 +56,8 @@ class MetricsReader {
   void line(std::string_view text) {
     const Json j = parse_shallow<Json>(text);
     const auto step = j.is_object() ? j.find("step") : j.end();
-    if (!j.is_object() || step == j.end() || !step->is_number_integer()) {
+    last_is_broken_ = !j.is_object() || step == j.end() || !step->is_number_integer();
+    if (last_is_broken_) {
       ++broken_;
       return;
     }
@@ -74,6 +75,7 @@ class MetricsReader {
     }
   }
 
+  // torn_tail: no line end closes the last line.
   void finish(bool torn_tail) {
     for (const auto& [step, point] : evals_) run_.evals.push_back(point);
     for (auto& [step, point] : steps_) {
@@ -85,9 +87,10 @@ class MetricsReader {
       p.sites.resize(run_.sites.size());
     }
     if (broken_ > 0) {
-      run_.problems.push_back("metrics.jsonl: " + std::to_string(broken_) + (broken_ == 1 ? " line is" : " lines are") +
-                              " no complete JSON record and left out" +
-                              (torn_tail ? " (the last one is torn: the run was killed or is writing it now)" : ""));
+      run_.problems.push_back(
+          "metrics.jsonl: " + std::to_string(broken_) + (broken_ == 1 ? " line is" : " lines are") +
+          " no complete JSON record and left out" +
+          (torn_tail && last_is_broken_ ? " (the last one is torn: the run was killed or is writing it now)" : ""));
     }
   }
 
@@ -136,7 +139,7 @@ class MetricsReader {
       if (known == run_.stragglers.end()) {
         run_.stragglers.emplace_back(std::move(r), step);
       } else {
-        known->first.ratio = std::max(known->first.ratio, r.ratio), known->second = step;
+        known->first.ratio = std::max(known->first.ratio, r.ratio), known->second = std::max(known->second, step);
       }
     }
   }
@@ -179,6 +182,7 @@ class MetricsReader {
   std::map<int64_t, std::vector<SiteTotals>> sites_;
   std::map<int64_t, EvalPoint> evals_;
   int64_t broken_ = 0;
+  bool last_is_broken_ = false;
 };
 
 void load_metrics(RunData& run) {
@@ -220,7 +224,7 @@ const Json* find_key(const Json& j, const std::vector<std::string>& names, int d
   return nullptr;
 }
 
-// "block_int, 4 bits, block 128, hadamard, error_feedback": what of a rule tells it from others of its codec.
+// "block_int, 4 bits, block 128, hadamard, error_feedback": the codec, and the fields that rules of it differ in.
 std::string codec_in_words(const Json& c) {
   if (!c.is_object()) return "";
   std::string words = get_text(c, "codec");
@@ -228,6 +232,7 @@ std::string codec_in_words(const Json& c) {
   const auto add = [&](const std::string& text) { words += ", " + text; };
   const auto plain = [&](const char* key) { return c[key].is_string() ? get_text(c, key) : c[key].dump(); };
   for (const char* key : {"format", "bits", "rate", "rank", "density", "keep", "block"}) {
+    if (c.contains(key) && c[key].is_array()) add(std::string(key) + " in a ramp");
     if (!c.contains(key) || !c[key].is_primitive() || c[key].is_null() || plain(key).empty() || plain(key) == "0")
       continue;
     const std::string name = key;
@@ -257,6 +262,18 @@ void load_rules(RunData& run, const Json& config) {
   if (get_text(*all, "sends") == "momentum") run.preset += run.preset.empty() ? "sends momenta" : " (sends momenta)";
   for (const auto& [site, rule] : all->items())
     if (rule.is_object() && rule.contains("codec")) run.rules.emplace_back(site, rule_in_words(rule));
+  // A site with several rules has them in a list.
+  const auto list = all->find("rules");
+  if (list == all->end() || !list->is_array()) return;
+  for (const Json& rule : *list) {
+    const std::string site = get_text(rule, "site");
+    if (site.empty() || get_text(rule, "codec") == "identity") continue;
+    const auto known = std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& r) { return r.first == site; });
+    if (known == run.rules.end())
+      run.rules.emplace_back(site, rule_in_words(rule));
+    else
+      known->second += " | " + rule_in_words(rule);
+  }
 }
 
 void load_facts(RunData& run) {

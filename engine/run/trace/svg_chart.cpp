@@ -1,4 +1,4 @@
-// Lines and stacked columns: thinning of long series, legends, names of lines, and the SVG text itself.
+// Line charts and stacked columns as SVG text: thinning of long series, legends, names of lines.
 #include "engine/run/trace/svg_chart.h"
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace {
 constexpr char kEmpty[] = "<p class=\"empty\">no values in this run</p>";
 constexpr size_t kMaxPoints = 900;  // more do not show on a screen and make the page heavy
 
-// Where the plot lies in a chart of kChartWidth.
+// The edges of the plot in a chart of kChartWidth, in units of the SVG's view box; y grows downwards.
 struct Frame {
   double left = 58, right = kChartWidth - 12, top = 10, height = 240;
   double foot() const { return height - 34; }
 };
 
-// Keeps the smallest and the largest value of each of a fixed number of stretches, so that a spike survives.
+// At most kMaxPoints of the series: the smallest and the largest value of every run of neighbours, so that spikes stay.
 ChartSeries thin(const ChartSeries& s) {
   if (s.x.size() <= kMaxPoints || s.style == ChartSeries::Style::kMarks) return s;
   ChartSeries out = s;
@@ -109,13 +109,12 @@ std::string data_element(const nlohmann::ordered_json& data) {
   return "<script type=\"application/json\">" + text + "</script>";
 }
 
-// Four significant digits are what a tooltip shows; full ones would only swell the page. Not by std::stod, which throws
-// where a number is smaller than normal ones.
+// To so many significant digits: a tooltip shows no more, and full ones would only swell the page. Not by std::stod,
+// which throws for subnormal numbers.
 double rounded(double v, int digits) {
   return v == 0.0 || !std::isfinite(v) ? v : std::strtod(printed("%.*g", digits, v).c_str(), nullptr);
 }
 
-// A chart whose axes are known.
 struct Drawn {
   const LineChart& chart;
   std::vector<const ChartSeries*> series;  // those that have a point
@@ -123,11 +122,14 @@ struct Drawn {
   Scale x, y;
 };
 
-// Names of lines where they end, at least a line of text apart.
+// Names at the ends of lines, at least a line of text apart.
 std::string names_at_ends(const Drawn& d) {
   const double foot = d.frame.foot(), top = d.frame.top + 4, right = d.frame.right;
   std::vector<std::pair<double, const ChartSeries*>> ends;
-  for (const ChartSeries* s : d.series) ends.emplace_back(std::min(std::max(d.y(s->y.back()), top), foot), s);
+  for (const ChartSeries* s : d.series) {
+    const auto last = std::find_if(s->y.rbegin(), s->y.rend(), [](double v) { return std::isfinite(v); });
+    if (last != s->y.rend()) ends.emplace_back(std::min(std::max(d.y(*last), top), foot), s);
+  }
   std::stable_sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<double> wanted;
   for (const auto& end : ends) wanted.push_back(end.first);
@@ -145,7 +147,7 @@ std::string names_at_ends(const Drawn& d) {
   return out;
 }
 
-// Names of lines on them, one below the other.
+// Names on the lines. Each has a level of its own, so that names lie one below the other.
 std::string names_on_lines(const Drawn& d) {
   struct Inside {
     const ChartSeries* series;
@@ -163,8 +165,8 @@ std::string names_on_lines(const Drawn& d) {
   std::string out;
   for (size_t n = 0; n < lines.size(); ++n) {
     const auto& [s, points] = lines[n];
-    const double between = (d.frame.foot() - d.frame.top - 34) / std::max(1.0, static_cast<double>(lines.size()) - 1);
-    const double level = d.frame.top + 16 + static_cast<double>(n) * between;
+    const double spacing = (d.frame.foot() - d.frame.top - 34) / std::max(1.0, static_cast<double>(lines.size()) - 1);
+    const double level = d.frame.top + 16 + static_cast<double>(n) * spacing;
     const auto nearest = std::min_element(points.begin(), points.end(), [&](const auto& a, const auto& b) {
       return std::abs(a.second - level) < std::abs(b.second - level);
     });
@@ -177,6 +179,7 @@ std::string names_on_lines(const Drawn& d) {
   return out;
 }
 
+// Axes that fit the chart's values. `series` is empty where no y is finite.
 Drawn laid_out(const LineChart& chart) {
   using Names = LineChart::Names;
   std::vector<const ChartSeries*> series;
@@ -229,7 +232,7 @@ std::string drawing(const Drawn& d) {
         ends += linked(mark_at(d.x(end.x), d.y(end.y), s.shape, s.color, 3.6), end.href, end.words);
   }
   if (d.chart.y_from > 0) {
-    // Named by what it clips: several charts stand on one page.
+    // The id has to be unique on a page of several charts.
     const std::string clip = "clip" + std::to_string(std::hash<std::string>{}(d.chart.title + curves));
     out += element("clipPath", {{"id", clip}},
                    element("rect", {{"x", frame.left},

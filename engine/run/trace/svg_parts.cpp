@@ -10,7 +10,7 @@
 namespace thinwire {
 namespace {
 
-constexpr double kLetter = 6.1;  // of text of 11 px
+constexpr double kLetter = 6.1;  // width of a letter in text of 11 px
 
 bool continues(const std::string& text, size_t at) {
   return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80;
@@ -94,13 +94,14 @@ std::string box_at(double x, double y, double width, double height, int color, c
 
 std::string mark_at(double x, double y, int shape, int color, double radius, const char* kind) {
   const Attribute style("class", std::string(kind) + " " + color_class(color));
-  if (shape % 5 == 0) return element("circle", {style, {"cx", x}, {"cy", y}, {"r", radius}});
+  shape = (shape % 5 + 5) % 5;
+  if (shape == 0) return element("circle", {style, {"cx", x}, {"cy", y}, {"r", radius}});
   using Points = std::vector<std::pair<double, double>>;
   static const Points kShapes[] = {{{-0.9, -0.9}, {0.9, -0.9}, {0.9, 0.9}, {-0.9, 0.9}},
                                    {{0, -1.25}, {1.15, 0.85}, {-1.15, 0.85}},
                                    {{0, -1.3}, {1.3, 0}, {0, 1.3}, {-1.3, 0}},
                                    {{0, 1.25}, {1.15, -0.85}, {-1.15, -0.85}}};
-  Points points = kShapes[shape % 5 - 1];
+  Points points = kShapes[shape - 1];
   for (auto& [a, b] : points) a = x + radius * a, b = y + radius * b;
   return element("path", {style, {"d", path_of(points) + "Z"}});
 }
@@ -127,14 +128,14 @@ double width_of(const std::string& text) {
                                                      [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));
 }
 
-std::string shortened(const std::string& text, size_t room) {
-  size_t letters = 0, end = 0;
-  room = std::max<size_t>(room, 2);
-  for (size_t at = 0; at < text.size(); ++letters) {
-    if (letters == room - 1) end = at;
+std::string shortened(const std::string& text, size_t letters) {
+  size_t seen = 0, end = 0;
+  letters = std::max<size_t>(letters, 2);
+  for (size_t at = 0; at < text.size(); ++seen) {
+    if (seen == letters - 1) end = at;
     for (++at; continues(text, at);) ++at;
   }
-  return letters <= room ? text : text.substr(0, end) + "…";
+  return seen <= letters ? text : text.substr(0, end) + "…";
 }
 
 std::string cut_to(const std::string& text, double room) {

@@ -1,4 +1,4 @@
-// Site after site blocks of steps each way in turn, and one comparison; all of it again adapt_interval steps later.
+// Trials of a site: rounds with a block of steps per way, and the comparison; and their state in checkpoints.
 #include "engine/run/train/compression_controller.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/base/core/error.h"
 #include "engine/base/core/text.h"
 
 namespace thinwire {
@@ -14,20 +15,20 @@ namespace {
 
 using nlohmann::json;
 
-// A way is not tried where its bytes alone would take so many times as long as a compressed step.
+// A way is not tried where its bytes alone would take this many times as long as a step of way kCoded.
 constexpr double kHopeless = 1.3;
-// Medians of six steps, two rounds, tell ways apart that differ by so much; on a noisy machine not those that are
-// closer, for which it takes more.
+// Ways closer than this share stay in the trials: on a noisy machine medians of six steps, two rounds, do not tell them
+// apart. With more rounds the share is smaller.
 constexpr double kClose = 0.05;
 
-// Student's t at 97.5 %, at least, for so many degrees of freedom.
+// Student's t at 97.5 % for so many degrees of freedom, rounded up.
 double student(double freedom) {
   constexpr double kT[] = {12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27};
   return freedom < 1.0 ? kT[0] : freedom < 10.0 ? kT[static_cast<size_t>(freedom) - 1] : 2.23;
 }
 
 struct Sample {
-  double mean = 0.0, error = 0.0;  // error: the mean's variance
+  double mean = 0.0, error = 0.0;  // error: variance of the mean
   double freedom = 0.0;
 };
 Sample sample_of_logs(std::vector<double> values) {
@@ -77,7 +78,8 @@ void CompressionController::before(int64_t update) {
   if (mesh_ != nullptr && (enabled_ || revisions_->replays())) mesh_->clock().ways = revisions_->ways_at(update);
 }
 
-// Of this rank's sends while all ranks send: the second of two sums, long enough to see through a shaper's burst.
+// A rank's rate of sending while all ranks do, by the time of the slowest: of the second of two sums, since the first
+// uses up the burst that a traffic shaper lets through.
 double CompressionController::measure_bytes_per_ms() {
   constexpr int64_t kCount = 256 << 10;
   std::vector<double> values(static_cast<size_t>(kCount), 1.0);
@@ -121,18 +123,18 @@ std::string CompressionController::after(double step_ms, int64_t step, const Sit
 }
 
 std::string CompressionController::look(double step_ms, int64_t step, int64_t logical_bytes) {
-  const int64_t since = place_;
-  const Way was = trial();
+  const int64_t at = place_;
+  const Way way = trial();
   ++place_;
-  // All ranks compare the slowest rank's times: equal numbers, equal decisions.
+  // Every rank takes the slowest rank's time: equal numbers give equal decisions.
   const double ms = static_cast<double>(control_->agree_max(static_cast<int64_t>(step_ms * 1e3))) * 1e-3;
-  if (since % kBlock > 0) ms_[was].push_back(ms);  // the first of a block still sees another way
-  if (since == kBlock - 1) {
+  if (at % kBlock > 0) ms_[way].push_back(ms);  // a block's first step still has messages of the way before
+  if (at == kBlock - 1) {
     leave_out_the_hopeless(logical_bytes);
     if (tried_.size() == 1) return decide(step);
   }
-  if (since + 1 - round_began_ < kBlock * static_cast<int64_t>(tried_.size())) return "";
-  ++round_, round_began_ = since + 1;
+  if (place_ - round_began_ < kBlock * static_cast<int64_t>(tried_.size())) return "";
+  ++round_, round_began_ = place_;
   if (round_ < kRounds) return "";
   leave_out_the_slow();
   return tried_.size() > 1 && round_ < kMostRounds ? "" : decide(step);
@@ -142,7 +144,7 @@ double CompressionController::median_of(Way way) const {
   return median(ms_.at(way));
 }
 
-// The lower end of the 95 % interval of how much longer steps take this way, as a share: Welch's, of their logarithms.
+// How much longer steps take this way, at least, as a share: the lower end of Welch's 95 % interval, of logarithms.
 double CompressionController::least_excess(Way way, Way best) const {
   const Sample a = sample_of_logs(ms_.at(way)), b = sample_of_logs(ms_.at(best));
   const double error = a.error + b.error;
@@ -154,7 +156,7 @@ double CompressionController::least_excess(Way way, Way best) const {
 void CompressionController::leave_out_the_hopeless(int64_t logical_bytes) {
   const double plain_ms = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
   std::erase_if(tried_, [&](Way way) {
-    const double share = way == Way::kPlain ? 1.0 : way == Way::kBf16 ? 0.5 : 0.0;  // bf16 stands for fp32
+    const double share = way == Way::kPlain ? 1.0 : way == Way::kBf16 ? 0.5 : 0.0;  // of plain bytes, in fp32
     return share * plain_ms > kHopeless * median_of(Way::kCoded);
   });
 }
@@ -171,7 +173,7 @@ std::string CompressionController::decide(int64_t step) {
   Way& way = way_of(site);
   const Way before = way;
   const auto is_tried = [&](Way each) { return std::find(tried_.begin(), tried_.end(), each) != tried_.end(); };
-  // What was left out was slower for sure, or hopeless.
+  // If the present way was dropped, it was slower or hopeless: all that are left are faster.
   std::vector<Way> faster = tried_;
   if (is_tried(before)) std::erase_if(faster, [&](Way each) { return least_excess(before, each) <= 0.0; });
   const auto is_faster = [&](Way each) { return std::find(faster.begin(), faster.end(), each) != faster.end(); };
@@ -210,19 +212,27 @@ void CompressionController::visit(StateVisitor& visitor) {
   std::string now = before;
   visitor.text("revision/trials", now);
   if (now == before) return;
-  const json stored = json::parse(now);
   measured_at_.clear();
-  if (!stored.contains("site")) return;  // of all sites together, as older ones decided
-  stored.at("measured_at").get_to(measured_at_);
-  stored.at("site").get_to(site_);
-  stored.at("ways").get_to(ways_);
-  stored.at("place").get_to(place_);
-  stored.at("round").get_to(round_);
-  stored.at("round_began").get_to(round_began_);
-  stored.at("tried").get_to(tried_);
-  stored.at("kept").get_to(kept_);
-  ms_.clear();
-  for (const json& pair : stored.at("ms")) ms_[pair.at(0).get<Way>()] = pair.at(1).get<std::vector<double>>();
+  try {
+    const json stored = json::parse(now);
+    if (!stored.contains("site")) return;  // of a version that decided on all sites together
+    std::string measured_at;
+    stored.at("measured_at").get_to(measured_at);
+    stored.at("site").get_to(site_);
+    stored.at("ways").get_to(ways_);
+    stored.at("place").get_to(place_);
+    stored.at("round").get_to(round_);
+    stored.at("round_began").get_to(round_began_);
+    stored.at("tried").get_to(tried_);
+    stored.at("kept").get_to(kept_);
+    ms_.clear();
+    for (const json& pair : stored.at("ms")) ms_[pair.at(0).get<Way>()] = pair.at(1).get<std::vector<double>>();
+    const int64_t block = (place_ - round_began_) / kBlock;
+    const bool possible = decided() || (place_ >= round_began_ && block < static_cast<int64_t>(tried_.size()));
+    if (site_ <= sites_.size() && possible) measured_at_ = measured_at;  // otherwise resume() starts anew
+  } catch (const json::exception& e) {
+    throw_bad_data(std::string("revision/trials of the checkpoint: ") + e.what());
+  }
 }
 
 std::string CompressionController::resume(int64_t updates) {

@@ -1,16 +1,14 @@
-// Picks how each site's messages are coded by what it costs and saves: as configured, by light codes, cast to bf16, or
-// not at all.
-// Measured on this run, agreed by all ranks, and every change of a way is a plan revision (plan_revisions.h): trials,
-// too, since what they send decides what is learned.
+// Picks for each site the way of coding with the fastest steps: as configured, by light codecs, cast to bf16, or plain.
+// Steps of this run are measured, and all ranks agree on the times. Every change of a way is a plan revision
+// (plan_revisions.h), also for a trial, since what is sent decides what is learned.
 //
-// One site after the other: a few steps run each way, in turn, while the other sites stay as they are. The site goes
-// over to the fastest way that is faster at 95 % confidence (Welch's interval of the steps' logarithms); where none is,
-// it cannot be told, and the site stays as it was. Of plain and bf16 that cannot be told apart bf16 is taken: fp32
-// travels only where that is faster. Ways that are slower at 95 % confidence are left out on the way, and those that
-// are close to each other are given more steps. So many updates behind the last site all are tried again: links and
-// neighbours change. Where a site's bytes over the link - one timed exchange between all ranks - alone would make steps
-// much slower, nobody tries that way. Trials go on behind a restart where they were, unless it has other ranks, hosts
-// or rules: then nothing that was measured counts.
+// One site after the other: its ways take turns, a block of steps each, while the other sites keep theirs. The site
+// goes over to the fastest of the ways that are faster than its present one at 95 % confidence (Welch's interval of the
+// logarithms of step times); where none is, it keeps the present one. Where plain and bf16 cannot be told apart, bf16
+// is taken: fp32 is sent only where it is faster. Ways that are slower at 95 % confidence are dropped from the trials,
+// those that are close get more rounds. A way is not tried where its bytes alone, at the rate of one timed exchange
+// between all ranks, would make steps much slower. Some updates after the last decision all sites are tried again:
+// links and neighbours change. Trials go on after a restart; with another layout, other hosts or rules they start anew.
 #pragma once
 
 #include <array>
@@ -31,21 +29,21 @@ using SiteBytes = std::array<int64_t, kSiteNames.size()>;
 
 class CompressionController {
  public:
-  // enabled: the configuration asks for it, and something is coded. ways: of every site that is (coding_ways).
-  // begin: steps after which all rules code (warmup_steps); those before are not looked at. again: updates behind the
-  // last decision after which all ways are tried again; 0: never. mesh may be nullptr (one rank). revisions: where
-  // decisions go, and where the ways of all updates come from; where they are replayed nothing is measured. origin:
-  // ranks, hosts and rules, the same text on all ranks.
+  // enabled: the configuration asks for it, and something is coded. ways: of every coded site (coding_ways), kCoded
+  // first. begin: updates until all rules code (warmup_steps); these are not measured. again: updates from the last
+  // decision until all sites are tried again; 0: never. mesh: nullptr on one rank, where nothing is decided. revisions:
+  // takes the decisions, and says the ways of every update; while it replays a file, nothing is measured. origin:
+  // layout, rules and hosts as text, the same on all ranks.
   CompressionController(bool enabled, SiteWays ways, int64_t begin, int64_t again, Mesh* mesh, Control& control,
                         PlanRevisions& revisions, std::string origin = "");
 
-  // Around every step; collectives until it has decided. before() sets the ways of an update (1 is the first). after()
-  // returns a line for the log when it decides on a site, else an empty one; it is not told of skipped ones, whose
-  // parameters nobody gathers. step: its number, of those applied. logical_bytes: what this rank would have sent plain.
+  // Around every step. before() sets the ways of an update (1 is the first). after() is a collective until all sites
+  // are decided. It returns a line for the log when it decides on one, else "". Not to be called for skipped steps:
+  // they gather no parameters. step: updates applied. logical_bytes: what this rank would have sent plain, by site.
   void before(int64_t update);
   std::string after(double step_ms, int64_t step, const SiteBytes& logical_bytes);
   void visit(StateVisitor& visitor);
-  // Once a checkpoint of `updates` was loaded: drops what was measured elsewhere. Returns a line for the log, or "".
+  // After a checkpoint of `updates` was loaded: drops times of another origin. Returns a line for the log, or "".
   std::string resume(int64_t updates);
   bool decided() const { return site_ == sites_.size(); }
 
@@ -69,17 +67,17 @@ class CompressionController {
   Mesh* mesh_;
   Control* control_;
   PlanRevisions* revisions_;
-  std::string origin_, measured_at_;  // here, and where what follows was measured
+  std::string origin_, measured_at_;  // measured_at_: the origin of what follows
   std::vector<std::pair<Site, std::vector<Way>>> sites_;
-  size_t site_ = 0;          // whose ways are tried; behind the last: all are decided
-  CodingWays ways_{};        // as decided, before that as configured
-  int64_t kept_ = 0;         // updates behind the last decision
-  int64_t warm_ = 0;         // steps of this life that were not looked at
-  int64_t place_ = 0;        // steps that were, of this site's trials
-  int round_ = 0;            // rounds that are over
-  int64_t round_began_ = 0;  // place_ when this one began
-  std::vector<Way> tried_;   // in this round, a block of steps each, in turn
-  std::map<Way, std::vector<double>> ms_;
+  size_t site_ = 0;                        // in sites_, on trial; sites_.size(): all are decided
+  CodingWays ways_{};                      // decided ones; kCoded until then
+  int64_t kept_ = 0;                       // updates since the last decision
+  int64_t warm_ = 0;                       // steps since this process began that were not measured
+  int64_t place_ = 0;                      // steps of this site's trials so far
+  int round_ = 0;                          // rounds that are over
+  int64_t round_began_ = 0;                // place_ when this round began
+  std::vector<Way> tried_;                 // the ways of this round, a block of steps each, in turn
+  std::map<Way, std::vector<double>> ms_;  // of steps, on the slowest rank
 };
 
 }  // namespace thinwire

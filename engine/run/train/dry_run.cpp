@@ -73,7 +73,7 @@ std::string name_of_compression(const SiteCompression& compression) {
   return name;
 }
 
-// "block_int(bits=4,...) + error_feedback" of a site's rules; empty where none compresses.
+// How a site's rules code, as in "block_int(bits=4,...) + error_feedback"; empty where none does.
 std::string compression_name(const RunConfig& c, Site site) {
   std::string name;
   for (const SiteRule& rule : c.compression.at(site)) {
@@ -118,7 +118,7 @@ void print_sites(std::string& out, const RunConfig& c, const std::vector<StagePr
     const std::string ms = rate > 0.0 ? printed(" %10.2f ms", 1e3 * static_cast<double>(most) / rate) : "";
     out += printed("  %-15s%s%s  (%s)\n", std::string(kSiteNames[s]).c_str(), number.c_str(), ms.c_str(), line.c_str());
   }
-  double largest = 0.0;  // the stage that sends most
+  double largest = 0.0;  // bytes of the stage that sends most
   for (const StagePrice& stage : stages) {
     double sum = 0.0;
     for (const SitePrice& price : stage.sites) sum += static_cast<double>(price.bytes);
@@ -261,7 +261,7 @@ AttentionBackward largest_attention(const RunConfig& config) {
   return op;
 }
 
-// That as calls of cuDNN (attention_calls.h); false: it runs on our own kernels.
+// Sets the calls of cuDNN that make it (attention_calls.h); false: it runs on our own kernels.
 bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
   const AttentionBackward op = largest_attention(config);
   return !config.data.documents.reset_attention && (!op.shape.part() || attention_takes_parts()) &&
@@ -323,13 +323,12 @@ void print_memory(std::string& out, const RunConfig& c, const std::vector<StageP
                    plan.host > 0 ? "in page-locked host memory" : "on disk", mib(static_cast<double>(s.spilled)),
                    mib(static_cast<double>(s.written)), mib(static_cast<double>(s.read_back)));
 
-  // A save copies weights and optimizer state at once and writes the copy behind the steps.
-  int64_t owned = 0;
-  for (const StagePrice& stage : stages) owned = std::max(owned, stage.owned);
-  const double staged = 4.0 * static_cast<double>(owned) *
-                        (c.optim.kind == OptimizerKind::kAdamW ? 3
-                         : c.optim.momentum != 0.0             ? 2
-                                                               : 1);
+  // A save copies weights, optimizer state, residuals and warm starts at once and writes the copy behind the steps.
+  const double each = 4.0 * (c.optim.kind == OptimizerKind::kAdamW ? 3 : c.optim.momentum != 0.0 ? 2 : 1);
+  double staged = 0.0;
+  for (const StagePrice& stage : stages)
+    staged = std::max(staged, each * static_cast<double>(stage.owned) +
+                                  static_cast<double>(stage.memory[MemoryCategory::kResiduals]));
   out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(staged));
   if (const double early = early_bytes(stages); early > 0.0)
     out += printed("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step\n",

@@ -29,11 +29,11 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
-// Softmax sampling in double over the candidates, ties to the smaller id.
-// logits of the ids that exist. The draw depends on (seed, index) alone. NaN logits throw Error(kBadData).
+// A token by softmax sampling in double, ties to the smaller id. logits: of the ids that exist. The random number
+// depends on (seed, index) alone. Logits that are not finite throw Error(kBadData).
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t index) {
   for (float l : logits) {
-    if (std::isnan(l)) throw_bad_data("the model's logits are not numbers: its weights are damaged or it diverged");
+    if (!std::isfinite(l)) throw_bad_data("the model's logits are not numbers: its weights are damaged or it diverged");
   }
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -68,17 +68,17 @@ struct Options {
   std::string device = "cpu";
 };
 
-// Holds what decoding needs, from a verified checkpoint.
+// A decoder with the weights of a verified checkpoint, and room for `capacity` tokens.
 class Model {
  public:
-  Model(const LoadReport& found, const ModelConfig& config, int64_t capacity, int64_t prompt, const Options& o)
+  Model(const LoadReport& found, const ModelConfig& config, int64_t capacity, const Options& o)
       : config_(config),
         backend_(open_backend(o.device, 0)),
         stream_(backend_.device->make_stream()),
         exec_(make_exec(*backend_.ops, *backend_.device, *stream_, o.threads > 0 ? o.threads : 2)),
         arena_(backend_.device.get()),
         store_(config_, arena_, false),
-        chunk_(static_cast<size_t>(std::min<int64_t>(prompt, 256))),
+        chunk_(static_cast<size_t>(std::min<int64_t>(capacity, 256))),
         decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, backend_.device.get(),
                  stream_.get()) {
     LoadOptions options;
@@ -96,6 +96,9 @@ class Model {
     tokens_ = arena_.take(MemoryCategory::kData, DType::i32, {256});
     logits_ = arena_.take(MemoryCategory::kData, DType::f32, {config_.padded_vocab});
   }
+
+  // Forgets what was fed.
+  void restart() { decoder_.reset(); }
 
   // Feeds ids and returns the logits behind the last one, on the host.
   std::span<const float> feed(std::span<const int32_t> ids) {
@@ -159,7 +162,7 @@ int run(const Options& o) {
   std::fputs(o.prompt.c_str(), stdout);
   std::vector<int32_t> all = prompt;
   std::vector<int32_t> pending = prompt;
-  std::unique_ptr<Model> model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(prompt.size()), o);
+  Model model(found, config, window, o);
   int64_t position = 0;
   TextStream text(*tokenizer, words);
   const auto print = [](const std::string& piece) {
@@ -169,11 +172,11 @@ int run(const Options& o) {
   for (int64_t i = 0; i < o.tokens; ++i) {
     if (position + static_cast<int64_t>(pending.size()) > window) {
       // Learned positions are used up: go on from the last half of the text.
-      pending.assign(all.end() - window / 2, all.end());
-      model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(pending.size()), o);
+      pending.assign(all.end() - std::max<int64_t>(1, window / 2), all.end());
+      model.restart();
       position = 0;
     }
-    const std::span<const float> logits = model->feed(pending);
+    const std::span<const float> logits = model.feed(pending);
     position += static_cast<int64_t>(pending.size());
     const int32_t next =
         sample_token(logits.first(static_cast<size_t>(std::min(config.vocab, tokenizer->vocab_size()))), o.sampling, i);
@@ -184,6 +187,7 @@ int run(const Options& o) {
   }
   print(text.finish());
   std::fputc('\n', stdout);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw_io("generate: standard output cannot be written");
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// From plan, layers and codecs to a queue of gradients, and what of it nothing hides.
+// Queues the gradients of a stage on its link, by plan, layers and codecs, and finds which of them nothing hides.
 #include "engine/run/train/gradient_bits.h"
 
 #include <algorithm>
@@ -14,33 +14,33 @@
 namespace thinwire {
 namespace {
 
-// Bytes that a rank sends of a message's contributions, and of the sums that go back where everybody keeps them.
+// Bytes that a rank sends for a message: its contribution, which is added to *one_way, and with goes_back the sums.
 double sent_bytes(const SiteCompression* compression, int64_t count, std::span<const MatrixShape> matrices,
                   bool goes_back, double* one_way) {
   const double plain = 4.0 * static_cast<double>(count);
-  double there = plain, back = plain;
+  double contribution = plain, sums = plain;
   if (compression != nullptr && is_coded(*compression, INT64_MAX, {.matrices = matrices}, count, DType::f32, true)) {
     const SiteCompression& c = compression_at(*compression, INT64_MAX);
     if (c.rounds != nullptr) {
       int64_t numbers = 0;
       for (int r = 0; r < c.rounds->rounds(); ++r) numbers += c.rounds->bound(r, count, 1, matrices);
-      there = back = 4.0 * static_cast<double>(numbers);  // whose sums all ranks hear
-      goes_back = true;
+      contribution = sums = 4.0 * static_cast<double>(numbers);
+      goes_back = true;  // all ranks need the sums of all rounds
     } else {
-      there = static_cast<double>(c.first->wire_bytes(count, DType::f32));
-      if (c.sums != nullptr) back = static_cast<double>(c.sums->wire_bytes(count, DType::f32));
+      contribution = static_cast<double>(c.first->wire_bytes(count, DType::f32));
+      if (c.sums != nullptr) sums = static_cast<double>(c.sums->wire_bytes(count, DType::f32));
     }
   }
-  *one_way += there;
-  return there + (goes_back ? back : 0.0);
+  *one_way += contribution;
+  return contribution + (goes_back ? sums : 0.0);
 }
 
 struct ReadyUnit {
   int unit = 0;
-  double at = 0.0;  // forward passes of the average layer, from the start of the step
+  double at = 0.0;  // from the start of the step; 1.0 is the forward pass of the average layer
 };
 
-// The units whose gradients this stage makes, as its plan's last backward passes come to them.
+// The units of this stage, in the order in which their gradients are complete: in each chunk's last backward pass.
 std::vector<ReadyUnit> ready_units(const std::vector<Plan>& plans, const PlanTimes& times, const RankLayout& layout,
                                    const ParamStore& store) {
   const auto stage = static_cast<size_t>(layout.at.pipeline);
@@ -72,7 +72,7 @@ std::vector<ReadyUnit> ready_units(const std::vector<Plan>& plans, const PlanTim
   return ready;
 }
 
-// Loss per relative coding error of an element's gradient, of each unit's mean element; empty: not known.
+// By unit: loss per relative coding error of a gradient's element, in the mean over its elements. Empty: not known.
 std::vector<double> weights_of_units(const RunConfig& config) {
   const std::vector<double>& table = config.compression.sensitivities;
   if (table.empty()) return {};
@@ -81,22 +81,22 @@ std::vector<double> weights_of_units(const RunConfig& config) {
     return static_cast<size_t>(std::ranges::find(kRows, p.tensor_class) - std::begin(kRows));
   };
   const ParamList params = list_parameters(config.model);
-  std::vector<double> of_class(table.size(), 0.0), of_unit, weights;
+  std::vector<double> class_elements(table.size(), 0.0), unit_elements, weights;
   for (const ParamSpec& p : params)
-    if (p.tied_to.empty()) of_class[row(p)] += static_cast<double>(p.count());
+    if (p.tied_to.empty()) class_elements[row(p)] += static_cast<double>(p.count());
   for (const ParamSpec& p : params) {
     const auto u = static_cast<size_t>(p.unit);
-    if (u >= weights.size()) weights.resize(u + 1, 0.0), of_unit.resize(u + 1, 0.0);
+    if (u >= weights.size()) weights.resize(u + 1, 0.0), unit_elements.resize(u + 1, 0.0);
     if (!p.tied_to.empty()) continue;
-    weights[u] += table[row(p)] * static_cast<double>(p.count()) / of_class[row(p)];
-    of_unit[u] += static_cast<double>(p.count());
+    weights[u] += table[row(p)] * static_cast<double>(p.count()) / class_elements[row(p)];
+    unit_elements[u] += static_cast<double>(p.count());
   }
-  for (size_t u = 0; u < weights.size(); ++u) weights[u] /= std::max(1.0, of_unit[u]);
+  for (size_t u = 0; u < weights.size(); ++u) weights[u] /= std::max(1.0, unit_elements[u]);
   return weights;
 }
 
-// What a choice takes of the error for each bit more, by how much it matters: a bit an element leaves a quarter of it.
-// By halves of a bit, so that blocks which do not come out even make no difference.
+// By choice: how much of the squared error, times `weight`, it takes away per half bit more than the choice before. A
+// bit more per element leaves a quarter. Bits are rounded to halves, so that partly filled blocks make no difference.
 std::vector<double> worth_of(double weight, std::span<const double> bits) {
   std::vector<double> worth(bits.size(), 0.0);
   const auto halves = [&](size_t choice) { return std::round(2.0 * bits[choice]); };
@@ -118,7 +118,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
       std::ranges::any_of(rules, [](const SiteRule& r) { return r.select.micro_batches == MicroBatches::kCritical; });
   if (!asked || layout.mesh.data == 1) return {};
   const double pass_ms = config.layout.layer_ms / 3.0, share = 1.0 - 1.0 / layout.mesh.data;
-  const double ms_of_byte = 8e-6 / config.layout.link_gbps;
+  const double ms_per_byte = 8e-6 / config.layout.link_gbps;
   const Mesh::Compressions compressions = compressions_of(config, layout);
   const SiteCompressions& coders = compressions[static_cast<size_t>(Site::kDpGradient)];
   const bool goes_back = layout.where.placement.optimizer == 1;
@@ -132,13 +132,13 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
 
   std::vector<GradientBits> bits;
   std::vector<QueuedMessage> queue;
-  std::vector<size_t> places;                // of the gradients among what is queued
-  std::vector<std::vector<double>> lengths;  // bits of an element, one way, by choice
+  std::vector<size_t> places;                // of each gradient in the queue
+  std::vector<std::vector<double>> lengths;  // of each gradient, by choice: bits of an element, one way
   const std::vector<double> weights = weights_of_units(config);
   auto other = traffic.begin();
   const auto queue_others = [&](double until) {
     for (; other != traffic.end() && other->at <= until; ++other)
-      queue.push_back({other->at * pass_ms, {other->bytes * ms_of_byte}, other->due * pass_ms, {}});
+      queue.push_back({other->at * pass_ms, {other->bytes * ms_per_byte}, other->due * pass_ms, {}});
   };
   for (const ReadyUnit& ready : units) {
     queue_others(ready.at);
@@ -150,7 +150,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
     QueuedMessage message;
     message.ready = each.ready_ms;
     lengths.emplace_back();
-    // Every choice leaves out one more of the rules that are for critical gradients.
+    // Choice k is without the first k rules for critical gradients.
     for (std::vector<UnitRule> left = each.rules;;) {
       double bytes = 0.0, one_way = 0.0;
       for (const RuleRange& range : rule_ranges(left, unit, store.params())) {
@@ -159,7 +159,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
         bytes += sent_bytes(compression, range.range.count, matrices_in(range.range, unit, store.params()), goes_back,
                             &one_way);
       }
-      message.ms.push_back(share * bytes * ms_of_byte);
+      message.ms.push_back(share * bytes * ms_per_byte);
       lengths.back().push_back(8.0 * one_way / static_cast<double>(unit.count));
       const auto next = std::ranges::find_if(left, is_critical);
       if (next == left.end()) break;

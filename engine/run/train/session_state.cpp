@@ -1,4 +1,4 @@
-// What of a checkpoint's state this run can go on with: moments, momentum, residuals and warm starts.
+// Decides which state of a checkpoint this run takes over: moments, momentum, residuals and warm starts.
 #include <algorithm>
 #include <map>
 #include <span>
@@ -21,10 +21,10 @@ bool stores(const Manifest& manifest, std::string_view prefix) {
                      [&](const auto& t) { return t.name.starts_with(prefix); });
 }
 
-// Whether a checkpoint holds everything that is shown to it, with the same sizes and types.
-class StateNames final : public StateVisitor {
+// Whether a checkpoint holds every tensor that is visited, with the same size and dtype.
+class StoredLookup final : public StateVisitor {
  public:
-  explicit StateNames(const Manifest& manifest) {
+  explicit StoredLookup(const Manifest& manifest) {
     for (const auto& t : manifest.tensors) stored_[t.name] = {t.place.rows * t.place.cols, t.dtype};
   }
   void tensor(const GlobalSlice& slice) override {
@@ -65,7 +65,7 @@ void RunSession::load_state(const LoadReport& found, const RunState& state, Load
   complete_progress(found.manifest, config_.run.data, state.progress);
 }
 
-// Asks a checkpoint for the state that it has and this run can go on with; returns what take_compression_state() does.
+// Excludes from the load what the checkpoint lacks or this run cannot use. Returns what take_compression_state() does.
 bool RunSession::take_state(const LoadReport& found, Replica& replica, LoadOptions& options) {
   take_momentum(found.manifest, options);
   if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
@@ -82,29 +82,29 @@ void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) c
                      : "warning: the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
 }
 
-// Residuals and warm starts fit only the layout and the rules that wrote it; otherwise they start anew, and the log
-// says so, or are dealt out anew (adopt_residuals). Returns whether the checkpoint holds this rank's weights as a
-// compressed parameter all-gather left them.
+// Residuals and warm starts are loaded only from a checkpoint of the same layout and rules. Where the number of data
+// ranks alone differs, adopt_residuals() follows; otherwise they start at zero, and the log says so. Returns whether
+// the checkpoint holds this rank's weights as a compressed parameter all-gather left them.
 bool RunSession::take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
   bool replica_loaded = replica.has_replica_state();
   if (replica_loaded) {
-    StateNames names(manifest);
-    replica.visit_synced(names, false);
-    replica_loaded = names.all_found();
+    StoredLookup stored(manifest);
+    replica.visit_synced(stored, false);
+    replica_loaded = stored.all_found();
   }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
-  // Of a run whose timing decided nothing yet, or of an older format: trials begin anew.
+  // Missing where timing had decided nothing yet, and in older formats: trials begin anew.
   if (manifest.texts.count("revision/list") == 0 ||
       (config_.run.compression.adapt && manifest.texts.count("revision/trials") == 0))
     options.unwanted_prefixes.push_back("revision/");
   if (manifest.texts.count("spike/losses") == 0) options.unwanted_prefixes.push_back("spike/");
-  // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
+  // Names and sizes alone prove nothing: under other ranks or rules the same rank and slot can be of other elements.
   bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
-              manifest.info.value("cut", cut_) == cut_;  // which older ones do not have
+              manifest.info.value("cut", cut_) == cut_;  // older checkpoints have no cut
   if (replica.mesh() != nullptr) {
-    StateNames names(manifest);
-    replica.mesh()->visit_states(names);
-    fits = fits && names.all_found();
+    StoredLookup stored(manifest);
+    replica.mesh()->visit_states(stored);
+    fits = fits && stored.all_found();
   }
   fits = job_.control().agree_max(fits ? 0 : 1) == 0;
   if (fits && replica.mesh() != nullptr) return replica_loaded;
@@ -118,7 +118,7 @@ bool RunSession::take_compression_state(const Manifest& manifest, Replica& repli
   return replica_loaded;
 }
 
-// How many data ranks wrote a checkpoint that differs from this run in that alone; else 0.
+// The number of data ranks that wrote a checkpoint, where it differs from this run in nothing else; otherwise 0.
 int64_t RunSession::other_data_ranks(const nlohmann::json& info) const {
   nlohmann::json here = checkpoint_info().at("layout");
   if (!info.contains("layout") || !same_rules(info) || info.value("cut", cut_) != cut_) return 0;
@@ -137,16 +137,16 @@ void RunSession::adopt_residuals(const LoadReport& found, Replica& replica) {
     OldResiduals old;
     old.ranks = static_cast<int>(before);
     old.count = [&](const std::string& name) {
-      const ManifestTensor* const there = stored.find(name);
-      const bool is_known = there != nullptr && (there->dtype == StDtype::kF32 || there->dtype == StDtype::kBF16);
-      return is_known ? there->place.rows * there->place.cols : -1;
+      const ManifestTensor* const tensor = stored.find(name);
+      const bool is_known = tensor != nullptr && (tensor->dtype == StDtype::kF32 || tensor->dtype == StDtype::kBF16);
+      return is_known ? tensor->place.rows * tensor->place.cols : -1;
     };
     old.read = [&](const std::string& name, int64_t first, std::span<float> out) {
-      const ManifestTensor& there = *stored.find(name);
+      const ManifestTensor& tensor = *stored.find(name);
       const auto n = static_cast<int64_t>(out.size());
-      SlicePlace place = SlicePlace::whole(there.place.rows, there.place.cols);
+      SlicePlace place = SlicePlace::whole(tensor.place.rows, tensor.place.cols);
       place.first = first, place.count = n;
-      if (there.dtype == StDtype::kF32) return stored.read(name, place, std::as_writable_bytes(out));
+      if (tensor.dtype == StDtype::kF32) return stored.read(name, place, std::as_writable_bytes(out));
       std::vector<Bf16> halves(out.size());
       stored.read(name, place, std::as_writable_bytes(std::span(halves)));
       std::transform(halves.begin(), halves.end(), out.begin(), [](Bf16 h) { return to_float(h); });
@@ -154,7 +154,8 @@ void RunSession::adopt_residuals(const LoadReport& found, Replica& replica) {
     done = replica.mesh()->adopt_residuals(old);
   });
   const bool adopts = job_.control().agree_max(done.residuals > 0 ? 1 : 0) != 0;
-  const bool leaves = job_.control().agree_max(done.others > 0 ? 1 : 0) != 0;
+  const bool leaves = job_.control().agree_max(done.others > 0 ? 1 : 0) != 0 ||
+                      (!adopts && stores(found.manifest, "coding/"));  // one data rank has no state to take them
   const std::string ranks = std::to_string(before) + " data ranks wrote the checkpoint, now there are " +
                             std::to_string(config_.run.layout.data);
   if (adopts) log_info("residuals of dp.gradient are dealt out anew, their sums stay: " + ranks);
@@ -166,9 +167,10 @@ void RunSession::adopt_residuals(const LoadReport& found, Replica& replica) {
 
 namespace {
 
-// What older versions, which knew residuals in fp32 and the mean of magnitudes alone, did not write.
+// Older versions did not write these keys: the values erased here are the only ones that they knew.
 void erase_defaults(nlohmann::json& rules) {
   if (!rules.is_structured()) return;
+  if (rules.is_object()) rules.erase("warmup_steps");  // may change in the middle of a run
   for (const auto& [key, value] : {std::pair("residual_dtype", "fp32"), std::pair("magnitude", "mean")})
     if (rules.is_object() && rules.value(key, nlohmann::json()) == value) rules.erase(key);
   for (nlohmann::json& each : rules) erase_defaults(each);
@@ -176,14 +178,11 @@ void erase_defaults(nlohmann::json& rules) {
 
 }  // namespace
 
-// But for what may change in the middle of a run.
+// Whether the compression rules are the same, apart from what may change in the middle of a run.
 bool RunSession::same_rules(const nlohmann::json& info) const {
   const auto rules_in = [](const nlohmann::json& config) {
     nlohmann::json rules = config.value("compression", nlohmann::json::object());
     for (const char* key : {"adapt", "adapt_interval", "preset", "revisions"}) rules.erase(key);
-    for (auto& [site, rule] : rules.items()) {
-      if (rule.is_object()) rule.erase("warmup_steps");
-    }
     erase_defaults(rules);
     return rules;
   };

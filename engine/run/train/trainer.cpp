@@ -47,7 +47,7 @@ void prove_plan(const RankLayout& layout) {
 // What timing has decided, and where: here, in an earlier life, or in the run that is replayed.
 struct Settled {
   PlanRevisions revisions;
-  std::string origin;  // ranks, hosts and rules
+  std::string origin;  // ranks, hosts, layout and rules
   std::optional<std::array<double, 3>> costs;
 };
 

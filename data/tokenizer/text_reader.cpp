@@ -149,6 +149,8 @@ std::vector<std::string> parse_json_line(const std::string& line, const std::vec
   using Json = nlohmann::json;
   const auto fail = [&](const std::string& what) { throw_bad_data(path + ":" + std::to_string(number) + ": " + what); };
   Json object;
+  // To the JSON library a NUL ends the text, and what follows would be left out unseen.
+  if (line.find('\0') != std::string::npos) fail("holds a NUL byte: the file is damaged");
   try {
     object = Json::parse(line, [&](int depth, Json::parse_event_t, Json&) {
       if (depth > kDeepestLine) fail("nested deeper than " + std::to_string(kDeepestLine) + " levels");

@@ -70,7 +70,8 @@ std::string spec_of_files(const std::string& type, const std::string& vocab, con
     return "bpe:" + vocab + "," + merges;
   }
   if (!merges.empty()) throw_usage("tokenize: --merge-file goes with --tokenizer-type GPT2BPETokenizer");
-  return (type == "SPMTokenizer" || type == "SentencePieceTokenizer" ? "sentencepiece:" : "bpe:") + vocab;
+  const bool bpe = type.empty() || type == "HFTokenizer" || type == "HuggingFaceTokenizer";
+  return (bpe ? "bpe:" : "sentencepiece:") + vocab;
 }
 
 int run(int argc, char** argv) {
@@ -95,8 +96,8 @@ int run(int argc, char** argv) {
       ->excludes(named);
   app.add_option("--merge-file", merges, "The merges of a GPT-2 vocab.json")->type_name("FILE")->excludes(named);
   app.add_option("--tokenizer-type", type, "What the files are [GPT2BPETokenizer with --merge-file, else HFTokenizer]")
-      ->check(CLI::IsMember(
-          {"GPT2BPETokenizer", "HFTokenizer", "HuggingFaceTokenizer", "SPMTokenizer", "SentencePieceTokenizer"}))
+      ->check(CLI::IsMember({"GPT2BPETokenizer", "HFTokenizer", "HuggingFaceTokenizer", "SPMTokenizer",
+                             "SentencePieceTokenizer", "Llama2Tokenizer", "GPTSentencePieceTokenizer"}))
       ->excludes(named);
   app.add_option("--output", options.prefix, "Where to write: a path prefix; missing directories are made")
       ->required()

@@ -235,6 +235,19 @@ SafetensorsItem zeros(const std::string& name, std::vector<int64_t> shape) {
           }};
 }
 
+TEST(HfNames, TheHeadOfNeoxForTransformersFour) {
+  const ModelConfig config = tiny(HfFamily::kNeox, false);
+  const ParamList params = list_parameters(config);
+  const Weights weights = random_weights(params, 5);
+  const Scratch scratch;
+  HfMapping(config, params, 4)
+      .write_hf(
+          scratch.path(), [&](const std::string& name) { return weights.at(name); }, StDtype::kF32);
+  EXPECT_EQ(HfTensors(scratch.path()).find("lm_head.weight"), nullptr);
+  EXPECT_NE(HfTensors(scratch.path()).find("embed_out.weight"), nullptr);
+  EXPECT_EQ(read_all(HfMapping(config, params), scratch.path()), weights);
+}
+
 TEST(HfNames, OtherSpellingsAreUnderstood) {
   const auto strip = [](const std::string& prefix) {
     return [prefix](std::vector<SafetensorsItem>& items) {

@@ -235,6 +235,7 @@ TEST(GoodConfig, DerivedValues) {
   EXPECT_EQ(load("\"activation\": \"swiglu\", \"mlp_multiple_of\": 64").model.ffn, 128);
   EXPECT_EQ(load("\"swiglu\": true").model.ffn, 128);
   EXPECT_EQ(load("\"mlp_type\": \"llama\", \"activation\": \"silu\"").model.ffn, 256);
+  EXPECT_EQ(load("\"mlp_type\": \"llama\", \"activation\": \"silu\", \"intermediate_size\": 100").model.ffn, 100);
   EXPECT_EQ(load("\"activation\": \"swiglu\", \"intermediate_size\": 32768, \"mlp_multiple_of\": 256").model.ffn,
             11008);
   EXPECT_EQ(load("\"activation\": \"swiglu\", \"intermediate_size\": 14337").model.ffn, 4779);

@@ -67,6 +67,14 @@ TEST(MegatronArgs, ItsDefaultsBesideOtherFlags) {
   EXPECT_EQ(warm.warmup_iters, 0);
   EXPECT_EQ(warm.warmup_init, 0.0001);
   EXPECT_EQ(load(kSmall + "--lr-warmup-fraction 0.1 --train-iters 1000").run.optim.warmup_iters, 100);
+  for (const char* words :
+       {"--lr-warmup-fraction 0.1 --lr-warmup-iters 0", "--lr-warmup-iters 0 --lr-warmup-fraction 0.1",
+        "--lr-warmup-samples 0 --lr-warmup-iters 100"})
+    EXPECT_EQ(load(kSmall + words + " --train-iters 1000").run.optim.warmup_iters, 100) << words;
+  EXPECT_EQ(load(kSmall + "--group-query-attention").run.model.kv_heads, 1);
+  EXPECT_EQ(load(kSmall + "--group-query-attention --num-query-groups 2").run.model.kv_heads, 2);
+  EXPECT_EQ(load(kSmall + "--lr-decay-style WSD --lr-wsd-decay-iters 5").values.at("lr_wsd_decay_style"),
+            "exponential");
   EXPECT_TRUE(load(kSmall).run.data.per_token_loss);
   EXPECT_FALSE(load(kSmall + "--eod-mask-loss --eod-token 1").run.data.per_token_loss);
   EXPECT_TRUE(load(kSmall + "--eod-mask-loss --eod-token 1 --calculate-per-token-loss").run.data.per_token_loss);
@@ -85,6 +93,9 @@ TEST(MegatronArgs, SchedulesInSamples) {
   EXPECT_TRUE(c.optim.by_samples);
   EXPECT_EQ(c.optim.decay_iters, 79);
   EXPECT_EQ(c.optim.warmup_iters, 17);
+  text = kSmall;
+  text.replace(text.find("--train-iters 10"), 16, "--train-samples 20 --rampup-batch-size 2 2 30");
+  EXPECT_THROW(load(text), ConfigErrors);
 }
 
 // The flags of the script for 175 billion parameters: lengths in samples while the batch grows. Steps by Megatron's

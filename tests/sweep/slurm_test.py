@@ -327,7 +327,8 @@ class SlurmTest(SweepCase):
         _, out, _ = self.batch_sweep("resume", self.out)
         self.assertIn("4 points handed", out)
         self.until(lambda: running() == 2, "two points under way again")
-        self.assertTrue(any("resumed from" in p.read_text() for p in self.out.glob("runs/*/log.txt")))
+        # Until it has resumed, a run's status tells the step of its last start.
+        self.until(lambda: any("resumed from" in p.read_text() for p in self.out.glob("runs/*/log.txt")), "a point that goes on")
         self.batch_sweep("cancel", self.out, expect=0)
 
     def test_sweep_reports_failures(self):

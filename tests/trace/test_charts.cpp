@@ -165,6 +165,7 @@ TEST(Charts, OddDataIsRefusedOrDrawn) {
     EXPECT_THROW(draw_document(text), Error) << text;
   }
   LineChart diverged{.title = "t"};
+  diverged.names = LineChart::Names::kEnds;
   diverged.series.push_back({.name = "run", .x = {1, 2}, .y = {1, std::numeric_limits<double>::quiet_NaN()}});
   diverged.series.back().shape = -1;
   const std::string svg = draw(diverged);

@@ -103,7 +103,8 @@ class BadInput(RunCase):
             specs[f"sentencepiece {name}"] = f"sentencepiece:{self.here / f'{name}.model'}"
         cases = {name: ("tokenize", "--input", text, "--tokenizer", spec, "--output", self.here / "out") for name, spec in specs.items()}
         for name, content in {"cut.jsonl": b'{"text": "a"}\n{"text": "b', "key.jsonl": b'{"words": "a"}\n', "number.jsonl": b'{"text": 5}\n',
-                              "list.jsonl": b"[1]\n", "noise.jsonl": chance.randbytes(3000), "latin.jsonl": b'{"text": "\xe9"}\n', "deep.jsonl": b"[" * 90000,
+                              "list.jsonl": b"[1]\n", "noise.jsonl": chance.randbytes(3000), "latin.jsonl": b'{"text": "\xe9"}\n', "hole.jsonl": b'{"text": "a"}\0\0{"text": "b"}\n',
+                              "deep.jsonl": b"[" * 90000,
                               "empty.txt": b"", "other.csv": b"a,b\n"}.items():
             (self.here / name).write_bytes(content)
             cases[name] = ("tokenize", "--input", self.here / name, "--tokenizer", "byte", "--output", self.here / "out")
@@ -199,7 +200,17 @@ class BadInput(RunCase):
             "reference of nothing": ("reference_check", self.here / "none"), "reference of an empty directory": ("reference_check", self.here / "empty"),
             "plan with an unknown preset": (*plan, "--search", "--presets", "thinwir"), "presets without a search": (*plan, "--presets", "thinwire"),
             "trace of a search": (*plan, "--search", "--trace", "t.json"),
+            "reference of another batch": ("reference_check", ROOT / "tests/golden/models/llama_gqa", "train_batch_size=64"),
+            "ranks without a dry run": ("train", "--config", self.good_config, "--ranks", 4), "a folder that is not UTF-8": ("train", "--config", self.good_config, "run_dir=caf\udce9"),
             "bench of nothing": ("bench", "step", "no-such-shape"), "override without =": ("train", "--config", self.good_config, "lr"),
+        })
+
+    def test_more_ranks_than_there_are(self):
+        dry = ("train", "--config", self.good_config, "--dry-run")
+        self.check({
+            "no data rank on a node": (*dry, "global_num_gpus=2", "pipe_parallel_size=4", "ranks_per_node=2", "placement.optimizer=node"),
+            "tensor ranks beyond a token's widths": (*dry, "--ranks", 4096, "sequence_chunk_size=auto", "model_parallel_size=4096"),
+            "a billion replicas": (*dry, "train_batch_size=1000000000", "train_micro_batch_size_per_gpu=1", "gradient_accumulation_steps=1", "pipe_parallel_size=4"),
         })
 
     def test_configurations(self):

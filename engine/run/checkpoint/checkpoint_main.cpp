@@ -38,6 +38,7 @@ void verify(const std::string& dir) {
       std::cout << "ok   " << checkpoint.path << ": step " << manifest.step << ", " << manifest.tensors.size()
                 << " tensors, " << bytes << " bytes in " << manifest.files.size() << " files\n";
     } catch (const Error& e) {
+      if (e.code() != ExitCode::kBadData) throw;  // not the checkpoint's fault: a disk that cannot be read
       ++bad;
       std::cout << "BAD  " << checkpoint.path << ": " << e.what() << "\n";
     }
@@ -85,14 +86,14 @@ void show(const std::string& dir, bool as_json) {
   }
 }
 
-void export_hf(const std::string& dir, const std::string& output, const std::string& dtype) {
+void export_hf(const std::string& dir, const std::string& output, const std::string& format, const std::string& dtype) {
   const LoadReport checkpoint = find_newest_valid(dir);
   if (!checkpoint.manifest.info.is_object() || !checkpoint.manifest.info.contains("model")) {
     throw_bad_data(checkpoint.path + ": its manifest has no model configuration");
   }
   const ModelConfig config = model_config_from_json(checkpoint.manifest.info["model"]);
   const ParamList params = list_parameters(config);
-  const HfMapping mapping(config, params);
+  const HfMapping mapping(config, params, format == "hf4" ? 4 : 5);
   const TensorReader read = open_tensors(checkpoint.path, checkpoint.manifest);
   const auto source = [&](const std::string& name) {
     std::vector<float> values = read("model/" + name);
@@ -105,6 +106,8 @@ void export_hf(const std::string& dir, const std::string& output, const std::str
   mapping.write_hf(output, source, dtype == "f32" ? StDtype::kF32 : dtype == "bf16" ? StDtype::kBF16 : StDtype::kF16);
   std::cout << "exported step " << checkpoint.manifest.step << " of " << checkpoint.path << " as "
             << hf_model_type(mapping.family()) << " (" << dtype << ") to " << output << "\n";
+  if (mapping.family() == HfFamily::kNeox && !config.tied_head && format == "hf")
+    std::cout << "transformers 4 finds the head of gpt_neox only in an export with --format hf4\n";
 }
 
 void import_hf(const std::string& input, const std::string& output, int64_t vocab_multiple) {
@@ -145,8 +148,10 @@ int run(int argc, char** argv) {
   CLI::App* export_command =
       app.add_subcommand("export", "write the newest good checkpoint's weights for other programs");
   export_command->add_option("DIR", dir)->required();
-  export_command->add_option("--format", format, "hf (config.json and model.safetensors)")
-      ->check(CLI::IsMember({"hf"}))
+  export_command
+      ->add_option("--format", format,
+                   "hf (config.json and model.safetensors), or hf4: with the names of transformers 4")
+      ->check(CLI::IsMember({"hf", "hf4"}))
       ->capture_default_str();
   export_command->add_option("--output", output, "directory to write")->required();
   export_command->add_option("--dtype", dtype)->check(CLI::IsMember({"f32", "bf16", "f16"}))->capture_default_str();
@@ -160,7 +165,7 @@ int run(int argc, char** argv) {
   if (const auto code = parse_command_line(app, "checkpoint", argc, argv)) return *code;
   if (verify_command->parsed()) verify(dir);
   if (show_command->parsed()) show(dir, as_json);
-  if (export_command->parsed()) export_hf(dir, output, dtype);
+  if (export_command->parsed()) export_hf(dir, output, format, dtype);
   if (import_command->parsed()) import_hf(dir, output, vocab_multiple);
   std::cout.flush();
   return 0;

@@ -187,6 +187,7 @@ void read_llama(const Keys& keys, ModelConfig& c) {
 // A Llama without biases whose tokens see the last sliding_window of themselves (null: all).
 void read_mistral(const Keys& keys, ModelConfig& c) {
   read_llama(keys, c);
+  c.max_positions = keys.size("max_position_embeddings", 131072);
   c.kv_heads = keys.size("num_key_value_heads", 8);
   if (c.heads % c.kv_heads != 0) refuse("\"num_attention_heads\" is not a multiple of \"num_key_value_heads\"");
   if (!keys.says_null("sliding_window")) c.window = keys.size("sliding_window", 4096) - 1;

@@ -38,11 +38,17 @@ bool is_constant_buffer(const std::string& name) {
 HfTensors::HfTensors(const std::string& path) : path_(path) {
   std::vector<std::string> names;
   std::error_code ignored;
+  const auto is_here = [&](const char* name) {
+    std::error_code error;  // none where the file is merely absent
+    const bool found = std::filesystem::exists(path + "/" + name, error);
+    if (error) throw_io(path + "/" + name + ": " + error.message());
+    return found;
+  };
   if (!std::filesystem::is_directory(path, ignored)) {
     names.push_back(path);
-  } else if (std::filesystem::exists(path + "/" + kSingle, ignored)) {
+  } else if (is_here(kSingle)) {
     names.push_back(path + "/" + kSingle);
-  } else if (std::filesystem::exists(path + "/" + kIndex, ignored)) {
+  } else if (is_here(kIndex)) {
     const std::string index = path + "/" + kIndex;
     const auto root = parse_shallow(read_file(index, size_t{256} << 20));
     if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object()) {
@@ -90,8 +96,8 @@ nlohmann::json read_hf_config(const std::string& source) {
   return root;
 }
 
-HfMapping::HfMapping(const ModelConfig& config, const ParamList& params)
-    : config_(config), params_(params), family_(hf_family_of(config)) {
+HfMapping::HfMapping(const ModelConfig& config, const ParamList& params, int transformers)
+    : config_(config), params_(params), family_(hf_family_of(config)), transformers_(transformers) {
   for (size_t i = 0; i < params_.size(); ++i) {
     if (params_[i].tied_to.empty()) map_parameter(i);
   }
@@ -190,7 +196,7 @@ void HfMapping::map_parameter(size_t index) {
   } else if (name.starts_with("final_norm.")) {
     add_whole(index, pick("ln_f.", "final_layer_norm.", "norm.") + name.substr(11));
   } else if (name == "head.weight") {
-    add_whole(index, "lm_head.weight");
+    add_whole(index, family_ == HfFamily::kNeox && transformers_ == 4 ? "embed_out.weight" : "lm_head.weight");
   } else {
     TW_CHECK(false, "no Hugging Face name for ", name);
   }
@@ -200,7 +206,8 @@ std::string HfMapping::name_in(const HfTensors& source, const HfTensor& tensor) 
   std::vector<std::string> candidates{tensor.name};
   if (tensor.name.starts_with(prefix_of(family_)))
     candidates.push_back(tensor.name.substr(std::string(prefix_of(family_)).size()));
-  if (tensor.name == "lm_head.weight") candidates.push_back("embed_out.weight");  // gpt_neox before transformers 5
+  if (tensor.name == "lm_head.weight") candidates.push_back("embed_out.weight");  // gpt_neox in files of the library
+  if (tensor.name == "embed_out.weight") candidates.push_back("lm_head.weight");
   for (const std::string& name : candidates) {
     if (source.find(name) != nullptr) return name;
   }

@@ -46,8 +46,9 @@ struct HfPiece {
 class HfMapping {
  public:
   // `params`: list_parameters(config). Throws as hf_family_of does; a parameter that the family has no name for is a
-  // CHECK.
-  HfMapping(const ModelConfig& config, const ParamList& params);
+  // CHECK. transformers: whose names are written; version 4 finds the head of gpt_neox as embed_out.weight alone, 5
+  // also as lm_head.weight.
+  HfMapping(const ModelConfig& config, const ParamList& params, int transformers = 5);
 
   // Reads every parameter (weights, or gradients under the same names) in the order of the list and hands it on as
   // rows x cols floats. A missing prefix `transformer.` / `gpt_neox.` / `model.` in the file is understood. Throws
@@ -99,6 +100,7 @@ class HfMapping {
   ModelConfig config_;
   ParamList params_;
   HfFamily family_;
+  int transformers_ = 5;
   std::vector<HfTensor> tensors_;  // in the order of params_
 };
 

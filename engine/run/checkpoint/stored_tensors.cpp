@@ -37,7 +37,13 @@ const ManifestTensor* StoredTensors::find(const std::string& name) const {
 
 const SafetensorsFile& StoredTensors::file(size_t index) {
   auto& file = files_[index];
-  if (!file) file = std::make_unique<SafetensorsFile>(dir_ + "/" + manifest_.files[index].name);
+  if (file) return *file;
+  if (open_ == kMostOpen) {
+    for (auto& other : files_) other.reset();
+    open_ = 0;
+  }
+  file = std::make_unique<SafetensorsFile>(dir_ + "/" + manifest_.files[index].name);
+  ++open_;
   return *file;
 }
 

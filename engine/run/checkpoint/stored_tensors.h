@@ -42,7 +42,10 @@ class StoredTensors {
   std::string dir_;
   const Manifest& manifest_;
   std::function<void(uint64_t)> got_on_;
+  // A checkpoint of a thousand ranks has more files than a process may hold open.
+  static constexpr size_t kMostOpen = 256;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  size_t open_ = 0;
   std::unordered_map<std::string_view, std::vector<Stored>> slices_;
   std::vector<std::byte> window_;
 };

@@ -26,6 +26,13 @@ std::string stem_of(const std::string& path) {
 ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const ConfigOptions& options) {
   ResolvedConfig resolved = resolve(reader, first_name.empty() ? "run" : stem_of(first_name), options);
   if (!reader.problems().empty()) throw ConfigErrors(std::move(reader.problems()));
+  for (const auto& [name, value] : resolved.values) {
+    try {
+      static_cast<void>(value.dump());
+    } catch (const nlohmann::json::exception&) {  // bytes of a command line, which nothing has read as JSON
+      throw_bad_config(name + ": its value is not UTF-8");
+    }
+  }
   return resolved;
 }
 
@@ -84,9 +91,22 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
       reader.add_unreadable(file, e.what());
     }
   }
-  for (size_t i = 0; i < of_files; ++i) reader.add_override(flags[i].first, flags[i].second);
+  // A warm-up of 0 is Megatron's default: beside another word for the warm-up it says nothing.
+  const auto warms_up = [&](const std::string& key) {
+    return std::any_of(flags.begin(), flags.end(),
+                       [&](const auto& flag) { return flag.first.starts_with(key + "=") && flag.first != key + "=0"; });
+  };
+  const bool fraction = warms_up("lr_warmup_fraction"), iters = warms_up("lr_warmup_iters"),
+             samples = warms_up("lr_warmup_samples");
+  const auto add_flag = [&](const std::pair<std::string, std::string>& flag) {
+    const bool idle = flag.first == "lr_warmup_iters=0"     ? fraction || samples
+                      : flag.first == "lr_warmup_samples=0" ? fraction || iters
+                                                            : false;
+    if (!idle) reader.add_override(flag.first, flag.second);
+  };
+  for (size_t i = 0; i < of_files; ++i) add_flag(flags[i]);
   for (const std::string& text : overrides) reader.add_override(text);
-  for (size_t i = of_files; i < flags.size(); ++i) reader.add_override(flags[i].first, flags[i].second);
+  for (size_t i = of_files; i < flags.size(); ++i) add_flag(flags[i]);
   const std::string first = !files.empty() ? files.front() : !args_files.empty() ? args_files.front() : "";
   ResolvedConfig resolved = finish(reader, first, options);
   resolved.notes.insert(resolved.notes.begin(), shipped.begin(), shipped.end());

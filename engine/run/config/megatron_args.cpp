@@ -119,6 +119,7 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
                              {"lr_warmup_iters", 0},
                              {"log_interval", 100},
                              {"initial_loss_scale", 4294967296.0},
+                             {"lr_wsd_decay_style", "exponential"},
                              {"lr_warmup_convention", "megatron"}};
   int64_t tensor = 1;
   bool fuses = true, warms_up = false, pads = false;
@@ -129,6 +130,7 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
       fuses = fuses && f.override != other;
     warms_up = warms_up || gives("lr_warmup_iters") || gives("lr_warmup_samples") || gives("lr_warmup_fraction");
     pads = pads || gives("make_vocab_size_divisible_by");
+    if (f.override == "group_query_attention=true") defaults["num_query_groups"] = 1;
     if (f.override == "optimizer=sgd") defaults["sgd_momentum"] = 0.9;
     // Where no token is left out, the mean over micro-batches and that over tokens are the same.
     if (f.override == "eod_mask_loss=true") defaults["calculate_per_token_loss"] = false;

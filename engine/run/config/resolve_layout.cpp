@@ -114,7 +114,8 @@ void Resolver::token_chunks() {
     const int64_t head = integer("head_dim");
     const int64_t widths = (2 * integer("num_attention_heads") + 2 * integer("num_kv_heads")) * head +
                            (is("activation", "swiglu") ? 3 : 2) * integer("ffn_hidden_size");
-    const int64_t token = 2 * widths / integer("model_parallel_size") * (is("precision", "fp32") ? 4 : 2);
+    const int64_t token =
+        std::max<int64_t>(1, 2 * widths / integer("model_parallel_size")) * (is("precision", "fp32") ? 4 : 2);
     const int64_t room = is("device", "cuda") ? int64_t{1} << 30 : int64_t{64} << 20;
     const int64_t fit = std::max<int64_t>(256, room / token / 64 * 64);
     set(key, fit < integer("seq_length") / integer("context_parallel_size") ? fit : 0);
@@ -165,6 +166,9 @@ void Resolver::pipeline_cut() {
   }
   if (!known({"virtual_chunks", "schedule"})) return;
   const int64_t chunks = integer("virtual_chunks");
+  // Megatron's flag alone asks for it: there is no other word for the schedule.
+  if (chunks > 1 && given("schedule") == nullptr && given("num_layers_per_virtual_pipeline_stage") != nullptr)
+    set("schedule", "interleaved");
   const bool interleaved = is("schedule", "interleaved");
   if (chunks > 1 && !interleaved) {
     fail({"virtual_chunks", "num_layers_per_virtual_pipeline_stage", "schedule"},
@@ -227,6 +231,7 @@ void Resolver::placement() {
   if (!known({"global_num_gpus", "pipe_parallel_size", "model_parallel_size"})) return;
   const int64_t ranks = integer("global_num_gpus"), tensor = integer("model_parallel_size");
   const int64_t data = ranks / (integer("pipe_parallel_size") * tensor);
+  if (data == 0) return;  // batch() has refused it
   const int64_t on_node = ranks_per_node();
   for (const char* key : {"placement.weights", "placement.gradients", "placement.optimizer", "placement.secondary"}) {
     if (is(key, "pair") && data > 1 && data % 2 != 0)

@@ -86,7 +86,7 @@ void Resolver::feed_forward() {
     width = integer("ffn_hidden_size");
   } else if (llama) {
     // Two thirds keep three matrices as large as two would be.
-    width = round_up(whole_given ? whole : 2 * whole / 3, multiple);
+    width = whole_given ? whole : round_up(2 * whole / 3, multiple);
   } else if (gated && by_default && normalised_key(given("activation")->spelled) == "swiglu") {
     width = std::max<int64_t>(1, 2 * whole / 3 / 64 * 64);  // Megatron's --swiglu without --ffn-hidden-size
   } else {
@@ -161,8 +161,8 @@ std::optional<int64_t> Resolver::vocabulary_of(const std::string& tokenizer) {
   if (tokenizer.rfind("bpe:", 0) == 0) {
     try {
       return ids_of_bpe(bpe_files(tokenizer.substr(4)));
-    } catch (const std::exception&) {
-      return std::nullopt;
+    } catch (const std::exception& e) {
+      note("tokenizer", std::string("says no size of the vocabulary: ") + e.what());
     }
   }
   return std::nullopt;
@@ -241,6 +241,11 @@ void Resolver::vocabulary() {
   for (const char* key : {"eod_mask_loss", "reset_attention_mask", "reset_position_ids"})
     if (known({key, "eod_token"}) && flag(key) && integer("eod_token") < 0)
       fail({key}, "needs eod_token: the id that ends a document");
+  if (known({"reset_position_ids", "reset_attention_mask", "pos_emb"}) && flag("reset_position_ids") &&
+      !flag("reset_attention_mask") && is("pos_emb", "rotary"))
+    note("reset_position_ids",
+         "resets rotary positions, too: tokens see other documents at other distances (Megatron and NeoX reset learned "
+         "positions alone)");
 }
 
 void Resolver::precision() {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 #include "data/batch_ramp.h"
 #include "data/split.h"
@@ -104,6 +105,7 @@ void Resolver::batch() {
     dp = ranks / stage_ranks;
   } else if (has_train && has_micro && has_accum && integer(train) % (integer(micro) * integer(accum)) == 0) {
     dp = integer(train) / (integer(micro) * integer(accum));
+    if (dp > 1000000 / stage_ranks) return fail({train}, "asks for more than 1000000 ranks");
   }
   set("global_num_gpus", stage_ranks * dp);
 
@@ -234,6 +236,8 @@ void Resolver::schedule_in_samples() {
   if (total != nullptr) {
     const int64_t iters = iterations_of(data, total->value.get<int64_t>());
     if (iters == 0) fail({"train_samples"}, "is less than one batch of " + str(data.global_batch));
+    if (data.ramp_samples > total->value.get<int64_t>())
+      fail({"rampup_batch_size", "train_samples"}, "the ramp is longer than train_samples");
     set("train_iters", iters);
   }
 
@@ -259,6 +263,9 @@ void Resolver::schedule_in_samples() {
     const Setting* length = given(in_samples);
     if (length != nullptr && given(in_steps) != nullptr && (counts(in_steps) || counts(in_samples)))
       fail({in_samples}, std::string("contradicts ") + in_steps + ": give one of them");
+    else if (counts(in_samples) && in_samples == std::string_view("lr_warmup_samples") && given("warmup") != nullptr &&
+             given("warmup")->place.order >= length->place.order)
+      fail({"warmup"}, "contradicts lr_warmup_samples: give one of them");
     else if (counts(in_samples) && !by_samples)
       fail({in_samples}, "contradicts lr_schedule_unit steps");
     else if (length != nullptr && !broken(in_steps))
@@ -276,9 +283,10 @@ void Resolver::schedule_in_samples() {
 void Resolver::schedule() {
   if (options_.dry_run) {
     for (const char* key : {"train_iters", "optimizer.params.lr"}) {
-      if (broken(key) || !value(key).is_null() || given("train_samples") != nullptr) continue;
+      const bool iters = key == std::string_view("train_iters");
+      if (broken(key) || !value(key).is_null() || (iters && given("train_samples") != nullptr)) continue;
       note(key, "not given; a run needs it, the dry run takes 1");
-      if (key == std::string("train_iters"))
+      if (iters)
         set(key, 1);
       else
         set(key, 1.0);
@@ -335,6 +343,8 @@ void Resolver::check_paths(const std::string& paths, const std::string& weights)
     for (const WeightedPrefix& data : prefixes)
       if (const std::string shipped = shipped_file(data.prefix, ".idx"); !shipped.empty())
         note(paths, shipped_note(shipped));
+    if (paths == "data_path" && prefixes.size() > 1 && !prefixes[0].weight)
+      note(paths, "prefixes without weights are drawn equally often (Megatron: by their sizes); give weights");
     if (w == nullptr) return;
     if (p->value.is_string() || prefixes.size() != p->value.size())
       return fail({weights.c_str()}, "weights are already in " + paths);

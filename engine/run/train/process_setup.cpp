@@ -77,7 +77,7 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body, const
     try {
       opened.emplace(keeper.get());
     } catch (const Error& e) {
-      if (e.code() == ExitCode::kHungPeer) end_mpi(static_cast<int>(e.code()), e.what());
+      if (e.code() != ExitCode::kBadConfig) end_mpi(static_cast<int>(e.code()), e.what());
       if (launched.rank > 0) return static_cast<int>(e.code());  // rank 0 speaks for all
       throw;
     }

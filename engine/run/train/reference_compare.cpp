@@ -61,7 +61,8 @@ Dump read_dump(const std::string& directory) {
   d.model = model_config_from_hf(read_hf_config(directory));
   const SafetensorsFile tokens(directory + "/tokens.safetensors");
   const std::vector<int64_t>& shape = tokens.at("tokens").shape;
-  if (shape.size() != 3) throw_bad_data(directory + "/tokens.safetensors: tokens must be [steps, batch, seq + 1]");
+  if (shape.size() != 3 || shape[0] < 1)
+    throw_bad_data(directory + "/tokens.safetensors: tokens must be [steps, batch, seq + 1], of one step at least");
   d.steps = shape[0], d.batch = shape[1], d.length = shape[2] - 1;
   d.tokens = tokens.read_i64("tokens");
   for (int64_t t : d.tokens) {
@@ -100,6 +101,14 @@ Dump read_dump(const std::string& directory) {
   if (!d.trajectory.is_object() || !d.trajectory.contains("trajectory") || !d.trajectory.contains("optimizer")) {
     throw_bad_data(directory + "/trajectory.json: needs \"optimizer\" and \"trajectory\"");
   }
+  const nlohmann::json& steps = d.trajectory["trajectory"];
+  const auto whole = [](const nlohmann::json& step) {
+    return step.is_object() && step.contains("loss") && step["loss"].is_number() && step.contains("grad_norm") &&
+           step["grad_norm"].is_number();
+  };
+  if (!steps.is_array() || static_cast<int64_t>(steps.size()) < d.steps ||
+      !std::all_of(steps.begin(), steps.end(), whole))
+    throw_bad_data(directory + "/trajectory.json: needs loss and grad_norm of " + std::to_string(d.steps) + " steps");
   return d;
 }
 
@@ -129,6 +138,9 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides, i
   options.data_required = false;
   options.ranks = ranks;
   RunConfig run = load_config({}, all, options).run;
+  if (run.data.global_batch != d.batch || run.data.seq_length != d.length)
+    throw_bad_config("train_batch_size and seq_length are those of the directory, " + std::to_string(d.batch) +
+                     " and " + std::to_string(d.length) + ": leave them out");
   refuse_what_is_not_here(run);
   const ModelConfig said = run.model;  // how to compute is what the keys say
   run.model = d.model;
@@ -383,7 +395,11 @@ bool check_reference(const std::string& directory, const std::vector<std::string
   job.agree([&] {
     if (!std::filesystem::is_directory(directory)) throw_bad_data(directory + ": no such directory");
     dump = read_dump(directory);
-    run = run_config(dump, overrides, job.size());
+    try {
+      run = run_config(dump, overrides, job.size());
+    } catch (const nlohmann::json::exception& e) {
+      throw_bad_data(directory + "/trajectory.json: " + e.what());
+    }
   });
   job.form_mesh(run, directory);
   job.share_cores(run);

@@ -106,7 +106,8 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
   if (status_->last()) {
     if (const std::string why = last_killed_for_memory(*status_->last()); !why.empty()) log_warning("warning: " + why);
   }
-  status_->running(0);
+  step_ = status_->last() ? status_->last()->step : 0;  // until start() says where the run goes on
+  status_->running(step_);
   for (const std::string& line : note_lines(config)) log_info("config: " + line);
 }
 
@@ -328,6 +329,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   replica.weights_changed(replica_loaded);
   step_ = progress.step;
   if (!job_.first()) return;
+  status_->running(step_);
   // Only now: a configuration that was refused is not the configuration of this run.
   write_file_atomic(resolved_config_path(run.run_dir), resolved_json(config_).dump(2) + "\n");
   metrics_ = std::make_unique<MetricsLog>(metrics_path(run.run_dir), progress.step);
@@ -468,7 +470,7 @@ void RunSession::finish(ExitCode code, const std::string& message) {
   tensorboard_.reset();
   try {
     write_file_atomic(report_path(config_.run.run_dir), report_page({load_run(config_.run.run_dir)}), false);
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {  // no memory for it, too: the run has ended, and well
     log_warning(std::string("no report: ") + e.what());
   }
 }

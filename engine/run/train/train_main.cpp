@@ -162,6 +162,8 @@ int run(const Options& o, int argc, char** argv) {
     throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help)");
   }
   const bool trains = !o.dry_run && !o.print_config && !o.print_schedule && o.print_samples < 0;
+  if (trains && o.ranks > 0)
+    throw_usage("train: --ranks is for --dry-run; mpirun -n " + std::to_string(o.ranks) + " starts as many");
   const Launch launched = launch_of_environment();
   if (!trains) {
     // Needs no other ranks: rank 0 speaks for all, so that a message and a printed line appear once.

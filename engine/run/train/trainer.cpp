@@ -253,7 +253,11 @@ class Trainer {
   void end_trace() {
     if (trace_ && traced_) {
       if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
-      trace_->write(trace_path(run_.run_dir, job_.rank()));
+      try {
+        trace_->write(trace_path(run_.run_dir, job_.rank()));
+      } catch (const Error& e) {  // the run and its last save are worth more
+        log_warning(std::string("no trace: ") + e.what());
+      }
     }
     if (TokenStore* tokens = replica_->token_store()) tokens->set_sink(nullptr);
     trace_.reset();
@@ -492,6 +496,9 @@ ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
     const ExitCode code = trainer.run();
     session.finish(code, "");
     return code;
+  } catch (const AgreedError& e) {
+    if (job.first()) session.finish(e.code(), e.what());  // rank 0 speaks for all
+    throw;
   } catch (const Error& e) {
     session.finish(e.code(), e.what());
     throw;

@@ -1,4 +1,4 @@
-# docs/results/compression.md with its pictures and docs/results/rates.md from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
+# docs/results/compression.md with its pictures, rivals.md and rates.md from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
 # No measured number is typed here. A verdict counts what runs of one cell differ by; where that is more than what is to be told, it says so.
 import glob
 import math
@@ -7,6 +7,7 @@ import statistics
 
 import measured
 import sweep_svg
+from compression_rivals import Rivals
 from sweep_store import write_atomic
 
 RESULTS = os.path.join(measured.ROOT, "docs", "results")
@@ -340,7 +341,7 @@ def write(path, more=()):
     fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
     only_gradients = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
     ours = loss["1x2x1", "thinwire@1"]
-    dates = sorted({day for r in found if r["table"] not in ("curve", "rates", "sensitivity") for day in r["date"].split(" to ")})
+    dates = sorted({day for r in found if r["table"] not in ("curve", "rates", "sensitivity", "rivals", "loss_3m", "hook_loss") for day in r["date"].split(" to ")})
     trained = [r for r in found if r["table"] == "presets_means"]
     ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
     beside = 100 * (ddp["ours", "thinwire"]["eval_loss"] / ddp["ddp", "none"]["eval_loss"] - 1)
@@ -384,7 +385,7 @@ Bold: the range excludes 1.
 Micro batch 1, 1x2x1 where nothing else is said. `±`: 95 % t interval, 3 paired seeds; one seed: what the baseline's differ by ({next(r["baseline_spread"] for r in found if r["table"] == "loss_means")} %).
 
 {systems(kinds, loss)}
-`tagc` was measured while its `density` meant the union of the ranks, and at ZeRO-3 (bf16: ZeRO-1); `powersgd` and `optimus_cc` at ZeRO-0. Losses of `one_bit_adam` and `powersgd`: a short run with a tenth of warm-up.
+`tagc` was measured while its `density` meant the union of the ranks, and at ZeRO-3 (bf16: ZeRO-1); `powersgd` and `optimus_cc` at ZeRO-0. Tuned, and with more of the loss: [rivals](rivals.md).
 
 - Every preset trained on every layout that it applies to: {len(trained)} runs of 300 steps, {sum(not set(r["agrees"].split(", ")) - {"equal", "bounded", "between"} for r in trained)} with the dry run's bytes.
 - Optimus-CC's ladder (4x2x1, 100 Mbit/s), rung by rung: {", ".join(f"{megabytes[n]:.0f}" for n in ladder)} MB a step, {", ".join(f"{first.ladder[n]['exposed_ms'] / 1e3:.1f}" for n in ladder)} s of waiting (one run each).
@@ -412,7 +413,7 @@ Cells with date, machine and command: `compression*_cells.jsonl`.
     scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
     scripts/compression_tables.py page [--out DIR]      # this page
 """
-    pages = {os.path.basename(path): text, "rates.md": Rates(found).page(Rates(found, "sensitivity")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture()}
+    pages = {os.path.basename(path): text, "rivals.md": Rivals(found).page(), "rates.md": Rates(found).page(Rates(found, "sensitivity")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture()}
     for name, content in pages.items():
         write_atomic(os.path.join(os.path.dirname(path), name), content)
     print(f"{path} and its pictures: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")

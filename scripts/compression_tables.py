@@ -4,9 +4,10 @@
     scripts/compression_tables.py TABLE --out DIR [options]
   presets   every preset x the layouts it applies to, a tiny model, 300 steps of real text: loss beside the uncompressed run, bytes per site
   loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a target
-  loss_3m   the same of 3.3 M parameters after 4.1 M tokens in 1,000 steps, two replicas, 5 seeds for the systems with a target; text: the fortunes and Perl's manual
+  loss_3m   the same of 3.2 M parameters after 4.1 M tokens in 1,000 steps, two replicas, 5 seeds for the systems with a target; text: the fortunes and Perl's manual
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
   rivals    two replicas at 100 Mbit/s in turn: thinwire, the published systems that a user would take instead, and PyTorch DDP's hooks (needs root, and torch)
+  hook_loss the same hooks' loss after 300 steps, three seeds (needs root, and torch)
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
   rates     evaluation loss of thinwire at other rates, paired by seed with the uncompressed run: two replicas, gpt2_tiny
@@ -49,7 +50,7 @@ LOSS_LAYOUTS = {"1x2x1": ("none", "bf16_wire", "thinwire", "thinwire@1", "sdp4bi
                           "naive_mpc", "naive_zfp", "naive_zfp:4", "naive_zfp:3")}
 # Where 5 seeds are asked for, and where 3 are; the first seed tells which rank of PowerSGD keeps the loss.
 LONG_ITERS, LONG_SEEDS = 1000, range(1, 6)
-LONG_SEEDED = {"none@1": 5, "bf16_wire@1": 5, "thinwire@1": 5, "sdp4bit": 5, "powersgd_32": 3, "powersgd_32/sides=2": 1, "powersgd_32/rank=64/sides=2": 1, "powersgd_16": 3, "powersgd": 3, "one_bit_adam_20": 3, "loco_bf16_weights": 3,
+LONG_SEEDED = {"none@1": 5, "bf16_wire@1": 5, "thinwire@1": 5, "sdp4bit": 5, "powersgd_32/rank=64/sides=2": 5, "powersgd_32/sides=2": 1, "powersgd_32": 1, "powersgd_16": 1, "powersgd": 1, "one_bit_adam_20": 1, "one_bit_adam/warmup_steps=200": 1, "one_bit_adam/warmup_steps=200/block=256/sum.block=256": 1, "loco_bf16_weights": 3,
                "zeropp": 3, "zero_topo": 3, "tagc": 3}
 ZFP_SITES = ("pp.forward", "pp.backward", "dp.gradient", "zero.parameter", "embedding")
 
@@ -64,8 +65,8 @@ MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", 
 WARMED_UP = ("one_bit_adam", "powersgd")
 NO_WARM_UP = ["compression.dp.gradient.warmup_steps=2"]
 # In turn at 100 Mbit/s, micro batch 1, two replicas; seconds of each. Hooks of PyTorch DDP train the same model; steps that are timed.
-RIVALS = {"none@1": 32, "bf16_wire@1": 21, "thinwire@1": 12, "sdp4bit": 14, "powersgd_32": 12, "powersgd_32/sides=2": 12, "one_bit_adam_20": 12, "loco_bf16_weights": 20}
-HOOKS = {"none": 5, "bf16": 8, "psgd4": 16, "psgd4_bf16": 16, "psgd32": 12}
+RIVALS = {"none@1": 32, "bf16_wire@1": 21, "thinwire@1": 12, "sdp4bit": 14, "powersgd_32/rank=64/sides=2": 14, "powersgd_32/sides=2": 12, "one_bit_adam_20": 12, "loco_bf16_weights": 20}
+HOOKS, HOOK_STEPS = {"none": 5, "bf16": 8, "psgd4_bf16": 16, "psgd32_bf16": 12, "psgd64_bf16": 10}, 300
 # The ZeRO stage that a system is made for, where its preset has no placement of its own; the others run with --zero. NAME@1 asks for
 # stage 1, NAME:R for ZFP at rate R.
 MADE_FOR_ZERO = {"loco": 1, "mzhybrid": 1, "zhybrid": 1, "powersgd": 0, "optimus_cc": 0, "optimus_cc_cb": 0, "optimus_cc_cb_no_lep": 0,
@@ -242,20 +243,32 @@ class Tables:
                             for preset in (*EVERYWHERE, *extra):
                                 self.clock(lab, "speed", f"speed {layout} mb {micro} {rate} {preset}{mark}", preset, layout, rate, micro)
 
+    def hook(self, lab, table, key, mode, rate, steps, *words, **more):
+        """One run of PyTorch DDP with a communication hook."""
+        def what():
+            o = self.o
+            lab.be(2, rate)
+            words_ = ("--warm", "4", "--steps", str(steps), "--B", "1", "--data", os.path.join(self.store.folder, "text", "train.txt"), *words)
+            got, command = ddp_peer(lab.run(2), o.python, o.peer, self.store.folder, mode, *words_)
+            line = shown(command, self.store.folder, o.build).replace(o.python, "PYTHON").replace(o.peer, "pytorch_ddp.py")
+            return {"step_ms": got["med_ms"], "step_ms_low": got["min_ms"], "step_ms_high": got["max_ms"], "tokens_per_s": got["tok_s"], "steps": steps, "tokens_per_step": 512,
+                    "eval_loss": got["eval_loss"], "last_losses": got["loss_last20"], "mb_per_rank": got["MB_sent_per_rank"],
+                    "said": f"{got['med_ms']:.0f} ms, loss {got['eval_loss'] or got['loss_last20']:.4f}", "command": f"scripts/lab up --hosts 2 --rate {rate}; " + line}
+        self.cell(table, key, {"preset": f"DDP {mode}", "layout": "1x2x1", "rate": rate, "micro": 1, **more}, what)
+
     def rivals(self):
-        o, text_path = self.o, os.path.join(self.store.folder, "text", "train.txt")
         with emulated() as lab:
-            for round_ in range(1, o.rounds + 1):
+            for round_ in range(1, self.o.rounds + 1):
                 for preset, seconds in RIVALS.items():
                     self.clock(lab, "rivals", f"rivals {preset} round {round_}", preset, "1x2x1", "100mbit", 1, ["compression.adapt=false"], seconds)
                 for mode, steps in HOOKS.items():
-                    def what(mode=mode, steps=steps):
-                        lab.be(2, "100mbit")
-                        got, command = ddp_peer(lab.run(2), o.python, o.peer, self.store.folder, mode, "--warm", "4", "--steps", str(steps), "--B", "1", "--data", text_path)
-                        line = shown(command, self.store.folder, o.build).replace(o.python, "PYTHON").replace(o.peer, "pytorch_ddp.py")
-                        return {"step_ms": got["med_ms"], "step_ms_low": got["min_ms"], "step_ms_high": got["max_ms"], "tokens_per_s": got["tok_s"], "steps": steps,
-                                "mb_per_rank": got["MB_sent_per_rank"], "said": f"{got['med_ms']:.0f} ms, {got['tok_s']:.0f} tok/s", "command": "scripts/lab up --hosts 2 --rate 100mbit; " + line}
-                    self.cell("rivals", f"rivals hook {mode} round {round_}", {"preset": f"DDP {mode}", "layout": "1x2x1", "rate": "100mbit", "micro": 1, "round": round_}, what)
+                    self.hook(lab, "rivals", f"rivals DDP {mode} round {round_}", mode, "100mbit", steps)
+
+    def hook_loss(self):
+        with emulated() as lab:
+            for seed in THREE_SEEDS:
+                for mode in HOOKS:
+                    self.hook(lab, "hook_loss", f"hook_loss DDP {mode} seed {seed}", mode, "none", HOOK_STEPS, "--eval", "--seed", str(seed), seed=seed)
 
     def paired(self):
         with emulated() as lab:
@@ -303,7 +316,7 @@ class Tables:
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "loss_3m", "speed", "rivals", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
+    options.add_argument("table", choices=("presets", "loss", "loss_3m", "speed", "rivals", "hook_loss", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")

@@ -1,0 +1,121 @@
+# docs/results/rivals.md: thinwire beside the systems that a user would take instead, in turn on a slow link, and what each costs in loss. From tables rivals,
+# loss_3m and hook_loss of scripts/compression_tables.py.
+import os
+import re
+import statistics
+
+import measured
+
+LEAST = {"sdp4bit": 1.4, "hook": 1.2}  # times as fast as it
+LOSS_AT_MOST = 0.5  # percent above the uncompressed run of the same seeds
+OURS, PLAIN = "thinwire@1", "none@1"
+HOOK = "DDP "
+RUN = 1000  # steps of a run; a warm-up is a share of them
+NAMES = {"none@1": "none (fp32)", "bf16_wire@1": "`bf16_wire`", "thinwire@1": "`thinwire`"}
+
+
+def warm_up(preset):
+    """The share of a run that a preset sends uncompressed at first."""
+    name, *keys = preset.partition("@")[0].split("/")
+    own = [key.partition("=")[2] for key in keys if key.startswith("warmup_steps=")]
+    if not own and not preset.startswith(HOOK) and name != "none":
+        with open(os.path.join(measured.ROOT, "configs", "compression", name + ".json"), encoding="utf-8") as f:
+            own = re.findall(r'"warmup_steps": ([\d.]+)', f.read())
+    share = float(own[0]) if own else 0.0
+    return share / RUN if share >= 1 else share
+
+
+def gap(runs, base):
+    """(mean, half of the 95 % t interval, seeds) of the loss above the base's, in percent, over seeds that both have; half is 0 for one seed."""
+    gaps = [100 * (runs[seed]["eval_loss"] / base[seed]["eval_loss"] - 1) for seed in sorted(set(runs) & set(base))]
+    return None if not gaps else (*measured.t_interval(gaps), len(gaps)) if len(gaps) > 1 else (gaps[0], 0.0, 1)
+
+
+def equal(got):
+    """The verdict of a loss. One seed far above the bound is a miss; of any other nothing can be told."""
+    mean, half, seeds = got
+    if seeds > 1:
+        return measured.verdict(mean - half, mean + half, most=LOSS_AT_MOST)
+    return "missed, one seed" if mean > 5 * LOSS_AT_MOST else "cannot be told"
+
+
+class Rivals:
+    def __init__(self, found):
+        self.rounds, self.losses, self.records, self.shrinks = {}, {}, [], {}
+        for r in found:
+            if r["table"] == "rivals":
+                self.rounds.setdefault(r["preset"], {})[int(r["key"].rpartition(" ")[2])] = r
+            elif r["table"] in ("loss_3m", "hook_loss"):
+                self.losses.setdefault(r["preset"], {})[r["seed"]] = r
+            else:
+                continue
+            self.records.append(r)
+        for preset, seeds in self.losses.items():
+            sites = [site for r in seeds.values() for site in r.get("sites", {}).values()]
+            if sites:
+                self.shrinks[preset] = sum(s["logical_bytes_total"] for s in sites) / sum(s["wire_bytes_total"] for s in sites)
+
+    def mean_ms(self, preset):
+        """{round: ms of a step, in the mean over a run}."""
+        share, plain = warm_up(preset), statistics.median(r["step_ms"] for r in self.rounds[PLAIN].values())
+        return {n: r["step_ms"] * (1 - share) + share * plain for n, r in self.rounds[preset].items()}
+
+    def faster(self, preset):
+        """(median, low, high) over rounds: how often a step of ours fits into one of theirs."""
+        theirs, ours = self.mean_ms(preset), self.mean_ms(OURS)
+        return measured.interval([theirs[n] / ours[n] for n in sorted(set(theirs) & set(ours))])
+
+    def loss(self, preset):
+        base = HOOK + "none" if preset.startswith(HOOK) else PLAIN
+        return None if preset == base or preset not in self.losses else gap(self.losses[preset], self.losses[base])
+
+    def row(self, preset):
+        got = self.loss(preset)
+        words = ["–", "–"] if got is None else [f"{got[0]:+.2f} (1)" if got[2] == 1 else f"{got[0]:+.2f} ± {got[1]:.2f} ({got[2]})", equal(got)]
+        speed = ["–"] * 3
+        if preset in self.rounds:
+            ms, low, high = measured.interval(list(self.mean_ms(preset).values()))
+            ratio = self.faster(preset)
+            speed = [f"{statistics.median(r['step_ms'] for r in self.rounds[preset].values()):.0f}", f"{ms:.0f} ({low:.0f}–{high:.0f})",
+                     "1" if preset == OURS else f"{ratio[0]:.2f} ({ratio[1]:.2f}–{ratio[2]:.2f})"]
+        name = NAMES.get(preset) or (preset if preset.startswith(HOOK) else "`" + preset.replace("/", " ") + "`")
+        return [name, *speed, f"{self.shrinks[preset]:.1f}" if preset in self.shrinks else "–", *words]
+
+    def page(self):
+        order = sorted({*self.rounds, *self.losses} - {PLAIN}, key=lambda p: (statistics.median(self.mean_ms(p).values()) if p in self.rounds else float("inf"), p))
+        # Of hooks: those whose loss is not told to be worse.
+        hooks = [p for p in self.rounds if p.startswith(HOOK) and ((got := self.loss(p)) is None or not equal(got).startswith("missed"))]
+        best = min(hooks, key=lambda p: statistics.median(self.mean_ms(p).values()))
+        said = []
+        for who, least in ((f"`sdp4bit`", LEAST["sdp4bit"]), (best, LEAST["hook"])):
+            ratio = self.faster(who.strip("`"))
+            said.append(f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f}) times as fast as {who}; wanted {least}: **{measured.verdict(ratio[1], ratio[2], least=least)}**")
+        machines = sorted({r["machine"] for r in self.records})
+        dates = sorted({r["date"] for r in self.records})
+        count = len(self.rounds[OURS])
+        bigram = next(r["bigram"] for r in self.records if "bigram" in r)
+        return f"""# `thinwire` beside its rivals
+
+{measured.table(["what", "ms a step", f"ms, mean of {RUN:,} steps", "`thinwire` is faster, times", "fewer bytes than uncompressed", "loss, % (seeds)", f"at most {LOSS_AT_MOST} %"], [self.row(p) for p in [PLAIN, *order]], right={1})}
+- `thinwire` is {said[0]}.
+- `thinwire` is {said[1]} (the fastest hook of PyTorch DDP whose loss is not told to be worse).
+- Loss: evaluation loss above the uncompressed run of the same seed, ± the two-sided 95 % t interval. *met*: its upper end is at most {LOSS_AT_MOST} %; *missed*: its lower end is above.
+- Low rank and signs send the first part of a run uncompressed: the second column counts that.
+
+**Speed**: two replicas of 10.8 M parameters on two hosts of the [lab](../lab.md), 100 Mbit/s, micro batch 1 of 256 tokens, fp32 compute, one core each, {count} rounds in turn (uncompressed runs and the bf16 hook: {len(self.rounds[PLAIN])}). Brackets: 95 % interval of the median over rounds (its range below six). `compression.adapt` is off. ZeRO-1, or the placement that a system is made for; PowerSGD without ZeRO, as DDP. Hooks of DDP over gloo: the same model, one thread, without their warm-up.
+
+**Loss of ours**: `configs/sweeps/loss_3m.json`, 3.2 M parameters, 1,000 steps of 4,096 tokens of Debian's fortunes and Perl's manual, bf16 with fp32 masters, two replicas. A bigram of the text has a loss of {bigram:.2f}, the uncompressed runs end at {statistics.fmean(r["eval_loss"] for r in self.losses[PLAIN].values()):.2f}.{self.hooks_words()}
+
+{", ".join(machines)}; {dates[0]} to {dates[-1]}. No GPU, no real network, no large model. Cells with their commands: `compression_rivals_cells.jsonl`. Again:
+
+    scripts/compression_tables.py rivals --out DIR --rounds 6 --python PYTHON      # PYTHON has torch; needs root
+    scripts/compression_tables.py loss_3m --out OTHER_DIR
+    scripts/compression_tables.py page --out DIR
+"""
+
+    def hooks_words(self):
+        runs = self.losses.get(HOOK + "none")
+        if not runs:
+            return ""
+        one = next(iter(runs.values()))
+        return f"\n\n**Loss of hooks**: the model of the speed cells, {one['steps']} steps of {one['tokens_per_step']} tokens of the same text, {len(runs)} seeds, beside DDP without a hook. A shorter run than ours: gaps of the two are not to be compared."

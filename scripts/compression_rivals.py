@@ -6,7 +6,6 @@ import statistics
 
 import measured
 
-LEAST = {"sdp4bit": 1.4, "hook": 1.2}  # times as fast as it
 LOSS_AT_MOST = 0.5  # percent above the uncompressed run of the same seeds
 OURS, PLAIN = "thinwire@1", "none@1"
 HOOK = "DDP "
@@ -32,11 +31,15 @@ def gap(runs, base):
 
 
 def equal(got):
-    """The verdict of a loss. One seed far above the bound is a miss; of any other nothing can be told."""
+    """The verdict of a loss; one seed has no interval, and none."""
     mean, half, seeds = got
-    if seeds > 1:
-        return measured.verdict(mean - half, mean + half, most=LOSS_AT_MOST)
-    return "missed, one seed" if mean > 5 * LOSS_AT_MOST else "cannot be told"
+    return measured.verdict(mean - half, mean + half, most=LOSS_AT_MOST) if seeds > 1 else "one seed"
+
+
+def span(values, places):
+    """The median of values and its interval; of one run there is none."""
+    middle, low, high = measured.interval(values)
+    return f"{middle:.{places}f} ({low:.{places}f}–{high:.{places}f})" if len(values) > 1 else f"{middle:.{places}f}, one run"
 
 
 class Rivals:
@@ -61,9 +64,9 @@ class Rivals:
         return {n: r["step_ms"] * (1 - share) + share * plain for n, r in self.rounds[preset].items()}
 
     def faster(self, preset):
-        """(median, low, high) over rounds: how often a step of ours fits into one of theirs."""
+        """By round: how often a step of ours fits into one of theirs."""
         theirs, ours = self.mean_ms(preset), self.mean_ms(OURS)
-        return measured.interval([theirs[n] / ours[n] for n in sorted(set(theirs) & set(ours))])
+        return [theirs[n] / ours[n] for n in sorted(set(theirs) & set(ours))]
 
     def loss(self, preset):
         base = HOOK + "none" if preset.startswith(HOOK) else PLAIN
@@ -74,10 +77,8 @@ class Rivals:
         words = ["–", "–"] if got is None else [f"{got[0]:+.2f} (1)" if got[2] == 1 else f"{got[0]:+.2f} ± {got[1]:.2f} ({got[2]})", equal(got)]
         speed = ["–"] * 3
         if preset in self.rounds:
-            ms, low, high = measured.interval(list(self.mean_ms(preset).values()))
-            ratio = self.faster(preset)
-            speed = [f"{statistics.median(r['step_ms'] for r in self.rounds[preset].values()):.0f}", f"{ms:.0f} ({low:.0f}–{high:.0f})",
-                     "1" if preset == OURS else f"{ratio[0]:.2f} ({ratio[1]:.2f}–{ratio[2]:.2f})"]
+            speed = [f"{statistics.median(r['step_ms'] for r in self.rounds[preset].values()):.0f}", span(list(self.mean_ms(preset).values()), 0),
+                     "1" if preset == OURS else span(self.faster(preset), 2)]
         name = NAMES.get(preset) or (preset if preset.startswith(HOOK) else "`" + preset.replace("/", " ") + "`")
         return [name, *speed, f"{self.shrinks[preset]:.1f}" if preset in self.shrinks else "–", *words]
 
@@ -87,8 +88,8 @@ class Rivals:
         hooks = [p for p in self.rounds if p.startswith(HOOK) and ((got := self.loss(p)) is None or not equal(got).startswith("missed"))]
         best = min(hooks, key=lambda p: statistics.median(self.mean_ms(p).values()))
         said = []
-        for who, least in ((f"`sdp4bit`", LEAST["sdp4bit"]), (best, LEAST["hook"])):
-            ratio = self.faster(who.strip("`"))
+        for who, least in (("`sdp4bit`", 1.4), (best, 1.2)):
+            ratio = measured.interval(self.faster(who.strip("`")))
             verdict, loss = measured.verdict(ratio[1], ratio[2], least=least), self.loss(who.strip("`"))
             if who == best and verdict == "missed" and (loss is None or equal(loss) != "met"):
                 verdict = "cannot be told"  # whether its loss is equal is not known

@@ -207,7 +207,6 @@ std::string HfMapping::name_in(const HfTensors& source, const HfTensor& tensor) 
   if (tensor.name.starts_with(prefix_of(family_)))
     candidates.push_back(tensor.name.substr(std::string(prefix_of(family_)).size()));
   if (tensor.name == "lm_head.weight") candidates.push_back("embed_out.weight");  // gpt_neox in files of the library
-  if (tensor.name == "embed_out.weight") candidates.push_back("lm_head.weight");
   for (const std::string& name : candidates) {
     if (source.find(name) != nullptr) return name;
   }

@@ -164,6 +164,12 @@ TEST(GoodCompression, ParametersMayBeRamps) {
       {"compression.zero.parameter.rate=[[0, 3], [7, 2.25]]"}, {.ranks = 2});
   EXPECT_EQ(rule(listed, Site::kDpGradient).codec.ramps.at("density"), (Ramp{{0, 0.5}, {10, 0.1}}));
   EXPECT_EQ(rule(listed, Site::kZeroParameter).codec.ramps.at("rate"), (Ramp{{0, 3.0}, {7, 2.25}}));
+  // A preset's `light`, which knows rates up to 4, gives way to a ramp that goes beyond, as to a value.
+  EXPECT_TRUE(rule(listed, Site::kZeroParameter).codec.flag("light"));
+  const ResolvedConfig beyond =
+      load("\"compression\": \"thinwire\"", {"compression.zero.parameter.rate=[[0, 2.25], [7, 4.5]]"}, {.ranks = 2});
+  EXPECT_FALSE(rule(beyond, Site::kZeroParameter).codec.flag("light"));
+  EXPECT_EQ(rule(beyond, Site::kZeroParameter).codec.ramps.at("rate"), (Ramp{{0, 2.25}, {7, 4.5}}));
 }
 
 TEST(GoodCompression, AnotherCodecStartsAnew) {

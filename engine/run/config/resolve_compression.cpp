@@ -1,6 +1,7 @@
 // The resolver's topics of compression: what a preset says of the layout, and the rules of every site.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "compression/codec_table.h"
 #include "engine/base/core/error.h"
@@ -124,11 +125,15 @@ std::vector<ListedRule> Resolver::rules_of(Site site, const RuleContext& context
     list.push_back({});
   for (ListedRule& listed : list) {
     apply_fields(listed.rule, object, context);
-    // A preset's parameter does not stand in the way of what a user says of others.
+    // A preset's parameter does not stand in the way of what a user says of others, be it for a part of the run.
     const auto give_way = [&](CodecSpec& codec, const std::string& prefix) {
-      for (const CodecParameter& p : codec_row(codec.codec).parameters)
-        if (p.goes_with != nullptr && !p.goes_with(codec) && said(site, listed, prefix + p.key.name) == nullptr)
+      std::set<int64_t> places = ramp_places(codec);
+      places.insert(0);
+      for (const CodecParameter& p : codec_row(codec.codec).parameters) {
+        if (p.goes_with == nullptr || said(site, listed, prefix + p.key.name) != nullptr) continue;
+        if (!std::ranges::all_of(places, [&](int64_t place) { return p.goes_with(codec_at(codec, place)); }))
           codec[p.key.name] = p.otherwise, codec.ramps.erase(p.key.name);
+      }
     };
     give_way(listed.rule.codec, "");
     give_way(listed.rule.sum_codec, "sum.");

@@ -42,7 +42,8 @@ Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const Re
   if (any_residual && !traits.contractive && !traits.published_with_residual)
     throw_bad_config("a residual around codec " + name +
                      ": what it loses can be more than what it was given, so the residual would grow; remove "
-                     "\"residual\" or take a codec that rounds to nearest");
+                     "\"residual\" or lose less (rounding nearest; block_int asymmetric: shorter blocks or more bits; "
+                     "zfp: rate 8 or more)");
   if (spec.hadamard && traits.lossless)
     throw_bad_config("hadamard in front of codec " + name +
                      ": the transform rounds, and the codec is there to lose "

@@ -182,7 +182,10 @@ TEST(BadCompression, ParametersAreTheCodecsBusiness) {
       names("\"codec\": \"mpc\", \"hadamard\": true", {"a.json:4:30: compression.dp.gradient.hadamard: "}),
       names("\"codec\": \"top_k\", \"hadamard\": true", {"a.json:4:32: compression.dp.gradient.hadamard: "}),
       names("\"codec\": \"zfp\", \"rate\": 4, \"residual\": \"error_feedback\"",
-            {"compression.dp.gradient.residual: ", "would grow"}),
+            {"compression.dp.gradient.residual: ", "would grow", "zfp: rate 8 or more"}),
+      names("\"codec\": \"block_int\", \"bits\": 4, \"block\": 512, \"asymmetric\": true, \"residual\": "
+            "\"error_feedback\"",
+            {"compression.dp.gradient.residual: ", "would grow", "shorter blocks"}),
       names("\"codec\": \"block_int\", \"bits\": 2, \"rounding\": \"stochastic\", \"residual\": \"error_feedback\"",
             {"compression.dp.gradient.", "nearest"}),
       // Bounds of the table.

@@ -298,6 +298,18 @@ TEST(GoodCompression, Notes) {
   EXPECT_EQ(note_at(load("\"compression\": {\"dp.gradient\": {\"codec\": \"one_bit\"}}", {}, {.ranks = 2}),
                     "compression.dp.gradient.codec"),
             "one_bit without residual error_feedback does not converge");
+  // With a residual for contributions, and none for the sums that go back.
+  const std::string top_k = "{\"codec\": \"top_k\", \"residual\": \"error_feedback\"";
+  for (const auto& [rest, noted] :
+       std::map<std::string, bool>{{"}}", true},
+                                   {", \"sum\": \"identity\"}}", false},
+                                   {", \"sum\": {\"residual\": \"error_feedback\"}}}", false},
+                                   {"}}, \"zero_optimization\": {\"stage\": 1}", false}})
+    EXPECT_EQ(note_at(load("\"compression\": {\"dp.gradient\": " + top_k + rest, {}, {.ranks = 2}),
+                      "compression.dp.gradient.codec")
+                      .find("top_k codes sums, too") == 0,
+              noted)
+        << rest;
   EXPECT_EQ(
       note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"bits\": 4}}", "compression.dp.gradient.bits"),
       "has no effect beside codec cast");

@@ -57,6 +57,7 @@ RuleContext Resolver::rule_context() const {
   context.ranks_per_node = ranks_per_node();
   context.train_iters = number("train_iters", 0);
   context.weights_persist = weights_persist();
+  context.sums_return = known({"placement.optimizer"}) && is("placement.optimizer", "replicated");
   context.timed = known({"link_gbps", "pipe_partition_costs"}) && real("link_gbps") > 0.0;
   if (context.ranks_per_node > 0 && known({"global_num_gpus", "pipe_parallel_size"}))
     context.data_on_node =

@@ -41,6 +41,7 @@ class Check {
       else
         sums();
     }
+    if (!rule_.has_sum_codec) sums_like_the_first();
     if (rule_.codec.codec == "low_rank" && rule_.codec.integer("sides") == 1 && is_pipeline(site_))
       fail({"sides"}, "one factor a message is for sums over ranks: a stage that receives one keeps no other; say 2");
     selection();
@@ -87,6 +88,18 @@ class Check {
       fail({"sum.codec", "codec"}, "codec identity leaves all hops as they are, those of sums, too; say another codec");
     else if (first == "identity" && second != "identity")
       note({"sum.codec"}, "is for sums that a placement adds up further alone, since codec is identity");
+  }
+
+  // What a residual gives back of contributions, nobody gives back of sums that are coded alike.
+  void sums_like_the_first() {
+    const CodecRow& row = codec_row(rule_.codec.codec);
+    const bool partial = row.name == "one_bit" || (row.selects && !row.rounds && row.name != "random_k");
+    const bool coded_again = context_.sums_return || rule_.algorithm == RuleAlgorithm::kTwoLevel;
+    if (partial && coded_again && site_ == Site::kDpGradient && context_.data > 1 &&
+        rule_.residual.kind != ResidualKind::kNone)
+      note({"codec"}, row.name +
+                          " codes sums, too, and without a residual, so that what they lose is lost for good; say "
+                          "sum: {residual: error_feedback}, or sum identity");
   }
 
   // False when refused: what else could be said about the codec would be about the same mistake.

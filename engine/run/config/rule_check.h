@@ -16,6 +16,7 @@ struct RuleContext {
   int64_t ranks_per_node = 0;   // 0: unknown
   int64_t data_on_node = 0;     // ranks of a data-parallel group on each of its nodes; 0: unknown or uneven
   bool weights_persist = true;  // each rank keeps whole weights between steps: they are not sharded
+  bool sums_return = false;     // gradients' sums go back to all data ranks: optimizer state is replicated
   int64_t train_iters = 0;      // 0: not known
   bool timed = true;            // link_gbps and pipe_partition_costs say how long messages and layers take
   // Whether the nodes form two levels inside every data-parallel group: known, and several ranks on each of several.

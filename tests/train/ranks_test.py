@@ -200,6 +200,14 @@ class Ranks(RunCase):
         os.kill(self.rank_pids(running)[-1], signal.SIGUSR1)
         self.assertEqual(running.finish().code, 75)
 
+    def test_a_signal_within_a_step_ends_the_run_with_that_step(self):
+        config = self.config("within", train_iters=4000, save_interval=0, **FOUR)
+        running = self.start(config, faults=[{"at": "compute", "step": 4, "do": "delay:2"}], ranks=2)
+        self.assertTrue(running.wait_for("delay at compute, step 4"))
+        running.send(signal.SIGUSR1)
+        self.assertEqual(running.finish().code, 75)
+        self.assertEqual(self.status(config)["step"], 4)
+
     def test_a_stopped_rank_ends_the_job_with_71_and_its_name(self):
         config = self.config("hung", train_iters=100000, save_interval=10, **FOUR)
         running = self.start(config, "watchdog_seconds=4", ranks=4)

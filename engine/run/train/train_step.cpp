@@ -19,7 +19,7 @@ TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica), un
 }
 
 StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                           LossScaler& scaler, StepTimer& timer, StepWishes wishes) {
+                           LossScaler& scaler, StepTimer& timer) {
   Replica& r = replica_;
   prepare(micro_batches);
   StepOutcome outcome;
@@ -36,9 +36,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   }
   if (r.momentum() != nullptr) r.momentum()->begin(r.exec(), progress.updates, outcome.loss_scale);
   if (r.counts_tokens()) count_tokens(micro_batches, next_micro, progress, timer);
-  double sums[kSumCount] = {};
-  sums[kSumStop] = wishes.stop ? 1.0 : 0.0;
-  sums[kSumSave] = wishes.save ? 1.0 : 0.0;
+  const double sums[kSumCount] = {};
   r.write(r.buffers().sums, sums, sizeof sums);
   r.traffic().begin(uses_);
   r.store().begin_gradients();
@@ -224,8 +222,9 @@ void TrainStep::control(StepOutcome& outcome) {
   if (gradient_sink_) gradient_sink_();
   const View sums = r.buffers().sums;
   if (!r.reports_loss()) r.zero(sums.element_range(kSumLoss, 1));
-  const double work[] = {work_.busiest, work_.total};
-  r.write(sums.element_range(kSumBusiest, 2), work, sizeof work);
+  const StepWishes wishes = wishes_ ? wishes_() : StepWishes();
+  const double mine[] = {wishes.stop ? 1.0 : 0.0, wishes.save ? 1.0 : 0.0, 0.0, work_.busiest, work_.total};
+  r.write(sums.element_range(kSumStop, 5), mine, sizeof mine);
   graphs_.run(StepGraphs::kNorms, 0, 0, true, [&] {
     for (const View& gradient : r.counted_gradients())
       r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});

@@ -32,8 +32,8 @@ struct StepOutcome : TrafficCounts {
   // Attention's work of the busiest context-parallel rank over the mean, micro-batch by micro-batch; 0: whole
   // sequences.
   double attention_imbalance = 0.0;
-  bool stop = false;  // some rank wished to stop; all know it in the same step
-  bool save = false;  // some rank wished to save
+  bool stop = false;  // some rank wishes to stop; all know it in the same step
+  bool save = false;  // some rank wishes to save
 };
 
 // What a rank would like to do behind a step.
@@ -62,10 +62,12 @@ class TrainStep {
 
   // Runs one step of `micro_batches` per data-parallel rank. next_micro() gives this rank's in consumption order.
   StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                  LossScaler& scaler, StepTimer& timer, StepWishes wishes = {});
+                  LossScaler& scaler, StepTimer& timer);
 
   // Judges the loss of every step, and may skip it; outlives the steps. nullptr: none does.
   void set_spike_guard(SpikeGuard* guard) { spike_guard_ = guard; }
+  // Asked late in every step, so that a signal that came within it is heeded behind it.
+  void set_wishes(std::function<StepWishes()> wishes) { wishes_ = std::move(wishes); }
   // Called in every step when all gradients are reduced and none is used yet: they lie in the owned pieces.
   void set_gradient_sink(std::function<void()> sink) { gradient_sink_ = std::move(sink); }
   void set_node_sink(NodeSink sink) { node_sink_ = std::move(sink); }
@@ -108,6 +110,7 @@ class TrainStep {
   AttentionPairs work_;       // of this rank's batches, where their sequences are cut
   double step_tokens_ = 0.0;  // that count in the loss, on all ranks; only where Replica::counts_tokens()
   SpikeGuard* spike_guard_ = nullptr;
+  std::function<StepWishes()> wishes_;
   NodeSink node_sink_;
   std::function<void()> gradient_sink_;
 };

@@ -197,6 +197,7 @@ class Trainer {
   const char* train_on() {
     step_.emplace(*replica_);
     step_->set_spike_guard(&spikes_);
+    step_->set_wishes([this] { return StepWishes{.stop = wish_to_stop(), .save = wish_to_save()}; });
     if (!faults_.empty()) step_->set_gradient_sink([this] { strike_in_step(); });
     open_trace();
     const RankLayout& layout = replica_->layout();
@@ -329,14 +330,14 @@ class Trainer {
     take_waits();  // of what was between the steps
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
-    const StepOutcome outcome =
-        step_->run(static_cast<int>(loader_->micro_steps_at(before)),
-                   [&] {
-                     std::optional<Batch> batch = loader_->next();
-                     TW_CHECK(batch.has_value(), "the data ended before train_iters");
-                     return std::move(*batch);
-                   },
-                   progress_, *scaler_, timer_, {.stop = wish_to_stop(), .save = wish_to_save()});
+    const StepOutcome outcome = step_->run(
+        static_cast<int>(loader_->micro_steps_at(before)),
+        [&] {
+          std::optional<Batch> batch = loader_->next();
+          TW_CHECK(batch.has_value(), "the data ended before train_iters");
+          return std::move(*batch);
+        },
+        progress_, *scaler_, timer_);
     stop_agreed_ = outcome.stop, save_agreed_ = outcome.save;
     const auto end = Clock::now();
     const double ms = std::chrono::duration<double, std::milli>(end - start).count();

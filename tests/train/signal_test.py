@@ -114,6 +114,16 @@ class Signals(RunCase):
         self.assertEqual(life.finish(limit=20).code, 75)
         self.finish_and_compare(alone, config)  # from step 4, the last that was saved
 
+    def test_the_limit_behind_its_warning_does_not_cut_a_save_short(self):
+        # As Slurm does: USR1 some time before the limit, TERM at the limit, KILL half a minute later.
+        config = self.config("warned", **COMMON)
+        life = self.start(config, faults=[{"at": "step.begin", "step": 6, "do": "delay:4"}])
+        self.assertTrue(life.wait_for("delay at step.begin, step 6"))
+        life.send(signal.SIGUSR1)
+        time.sleep(2.4)
+        life.send(signal.SIGTERM)
+        self.assertEqual(self.assert_preempted(life.finish(), config, "SIGTERM"), 6)
+
     def test_exit_duration(self):
         alone = self.undisturbed()
         config = self.config("short", **COMMON)

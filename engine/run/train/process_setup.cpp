@@ -38,12 +38,13 @@ int monotonic_ms() {
 
 extern "C" void on_signal(int signal) {
   const int now = monotonic_ms();
-  if (received == 0) {
+  // USR1 warns of a limit and is in no hurry: a save may still be under way when TERM says that the limit has come.
+  if (received == 0 || (received == SIGUSR1 && signal != SIGUSR1)) {
     received_at = now;
     received = signal;
     return;
   }
-  // USR1 warns of a limit and is in no hurry. A person's second Ctrl-C is.
+  // A person's second Ctrl-C is in a hurry.
   const int since = (now - received_at) & 0x7fffffff;
   if (signal == SIGUSR1 || since <= (signal == SIGTERM ? kOneWishMs : kOneCtrlCMs)) return;
   _exit(static_cast<int>(ExitCode::kPreempted));

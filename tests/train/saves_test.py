@@ -39,6 +39,17 @@ class Times(RunCase):
             self.train(config, expect=0)
             self.assertEqual(self.steps(config), [10])
 
+    def test_a_run_with_nothing_to_train_saves_what_it_begins_with(self):
+        fresh = self.config("fresh", train_iters=0)
+        self.train(fresh, expect=0)
+        self.assertEqual(self.steps(fresh), [0])
+        old = self.config("old", train_iters=3, save_interval=0)
+        self.train(old, expect=0)
+        loaded = self.config("loaded", train_iters=3, load=str(self.run_dir(old)))
+        for _ in range(2):  # the second time it is there
+            self.train(loaded, expect=0)
+            self.assertEqual(self.steps(loaded), [3])
+
     def test_extra_iterations_are_saved_besides_the_interval(self):
         config = self.config("extra", save_interval=4, extra_save_iters=[0, 3, 4, 9, 10, 50])
         self.train(config, expect=0)

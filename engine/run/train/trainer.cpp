@@ -182,6 +182,7 @@ class Trainer {
     if (progress_.step >= run_.train_iters) {
       log_info("nothing to train: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
                " is done");
+      save(true);  // what `load` or the seed gave, where it is not in this directory yet
     } else if (const char* why = train_on()) {
       return stop(why);
     }

@@ -365,6 +365,13 @@ TEST(GoodConfig, MergingAndOverrides) {
             Recompute::kSelective);
   EXPECT_EQ(load("\"intermediate_size\": 100", {"expansion_factor=2"}).model.ffn, 128);
   EXPECT_EQ(load("\"lr_warmup_iters\": 5", {"warmup=0.1"}).optim.warmup_iters, 1);
+  const OptimConfig steps =
+      load("\"lr_warmup_samples\": 16, \"lr_decay_samples\": 40", {"warmup=0.4", "lr_decay_iters=5"}).optim;
+  EXPECT_EQ(std::tuple(steps.by_samples, steps.decay_iters, steps.warmup_iters), std::tuple(false, 5, 2));
+  // A warm-up of 0 in Megatron's words takes another one back only where it is said later.
+  EXPECT_EQ(load("\"lr_warmup_samples\": 0, \"lr_warmup_iters\": 0, \"warmup\": 0.4").optim.warmup_iters, 4);
+  EXPECT_EQ(load("\"lr_warmup_samples\": 0", {"warmup=0.4"}).optim.warmup_iters, 4);
+  EXPECT_EQ(load("\"warmup\": 0.4", {"lr_warmup_samples=0"}).optim.warmup_iters, 0);
   EXPECT_EQ(load("\"seed\": 1", {"train_batch_size=16", "micro_batch_size=4"}).accumulation, 4);
   EXPECT_EQ(load("\"seed\": 1", {"compression.dp.gradient.codec=cast"})
                 .compression.rules.at(Site::kDpGradient)

@@ -122,13 +122,12 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
                              {"lr_wsd_decay_style", "exponential"},
                              {"lr_warmup_convention", "megatron"}};
   int64_t tensor = 1;
-  bool fuses = true, warms_up = false, pads = false;
+  bool fuses = true, pads = false;
   for (const MegatronFlag& f : flags) {
     const auto gives = [&](const std::string& key) { return f.override.rfind(key + "=", 0) == 0; };
     // The fused kernel is for gelu behind a bias. Without it gelu is the exact one.
     for (const char* other : {"swiglu=true", "no_bias_gelu_fusion=true", "disable_bias_linear=true"})
       fuses = fuses && f.override != other;
-    warms_up = warms_up || gives("lr_warmup_iters") || gives("lr_warmup_samples") || gives("lr_warmup_fraction");
     pads = pads || gives("make_vocab_size_divisible_by");
     if (f.override == "group_query_attention=true") defaults["num_query_groups"] = 1;
     if (f.override == "optimizer=sgd") defaults["sgd_momentum"] = 0.9;
@@ -138,7 +137,6 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
       tensor = std::max<int64_t>(1, std::atoll(f.override.c_str() + f.override.find('=') + 1));
   }
   if (fuses) defaults["bias_gelu_fusion"] = true;
-  if (warms_up) defaults.erase("lr_warmup_iters");
   if (!pads) defaults["make_vocab_size_divisible_by"] = 128 * tensor;
   return defaults.dump();
 }

@@ -261,12 +261,7 @@ void Resolver::schedule_in_samples() {
   const bool by_samples = value("lr_schedule_unit") == "samples";
   for (const auto& [in_steps, in_samples] : kLengths) {
     const Setting* length = given(in_samples);
-    if (length != nullptr && given(in_steps) != nullptr && (counts(in_steps) || counts(in_samples)))
-      fail({in_samples}, std::string("contradicts ") + in_steps + ": give one of them");
-    else if (counts(in_samples) && in_samples == std::string_view("lr_warmup_samples") && given("warmup") != nullptr &&
-             given("warmup")->place.order >= length->place.order)
-      fail({"warmup"}, "contradicts lr_warmup_samples: give one of them");
-    else if (counts(in_samples) && !by_samples)
+    if (counts(in_samples) && !by_samples)
       fail({in_samples}, "contradicts lr_schedule_unit steps");
     else if (length != nullptr && !broken(in_steps))
       set(in_steps, length->value);

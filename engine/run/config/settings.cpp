@@ -34,7 +34,9 @@ bool is_fraction(const JsonTree& v) {
 const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
   static const std::vector<std::vector<std::vector<std::string>>> groups = {
       {{"ffn_hidden_size"}, {"intermediate_size"}, {"expansion_factor"}},
-      {{"warmup"}, {"lr_warmup_iters"}},
+      {{"warmup"}, {"lr_warmup_iters"}, {"lr_warmup_samples"}},
+      {{"lr_decay_iters"}, {"lr_decay_samples"}},
+      {{"lr_wsd_decay_iters"}, {"lr_wsd_decay_samples"}},
       {{"virtual_chunks"}, {"num_layers_per_virtual_pipeline_stage"}},
       {{"train_iters"}, {"train_samples"}},
       {{"data_path", "split"},
@@ -537,6 +539,13 @@ void SettingsReader::merge(Source& source) {
     const auto it = source.settings.find(key);
     return it != source.settings.end() && !it->second.value.is_null() ? &it->second : nullptr;
   };
+  // A warm-up of 0 is Megatron's default: beside another word for the warm-up it says nothing.
+  const std::vector<std::string> warm_ups = {"lr_warmup_iters", "lr_warmup_samples", "warmup"};
+  for (const std::string& key : {warm_ups[0], warm_ups[1]}) {
+    const auto is_other = [&](const std::string& other) { return other != key && given(other) != nullptr; };
+    if (given(key) != nullptr && given(key)->value == 0 && std::any_of(warm_ups.begin(), warm_ups.end(), is_other))
+      source.settings.erase(key);
+  }
   for (const auto& sides : exclusive_groups()) {
     const Setting* first = nullptr;
     size_t first_side = 0;

@@ -9,7 +9,7 @@
 namespace thinwire {
 
 struct Evaluation {
-  double loss = 0.0;        // mean over batches of the mean token loss
+  double loss = 0.0;        // as a step's, over all batches
   double perplexity = 0.0;  // exp(loss)
   int64_t tokens = 0;
   double ms = 0.0;

@@ -21,7 +21,7 @@ namespace thinwire {
 // Traffic from the control node of the step before to this one's: with the gathers behind the step before, which run
 // under this step's forward; without evaluations.
 struct StepOutcome : TrafficCounts {
-  double loss = 0.0;       // mean over micro-batches of the mean token loss
+  double loss = 0.0;       // mean over the step's tokens, or over micro-batches (calculate_per_token_loss)
   double grad_norm = 0.0;  // global L2 norm before clipping, without the loss scale; of momenta where they are summed
   double lr = 0.0;
   double loss_scale = 1.0;  // that this step used

@@ -54,7 +54,7 @@ class Installed(unittest.TestCase):
                 self.assertNotIn(str(self.scratch / "first").encode(), path.read_bytes(), path)
 
     def test_commands_are_listed_and_found_by_a_link(self):
-        for words in ((), ("--help",), ("help",)):
+        for words in ((), ("--help",), ("help",), ("help", "where")):
             said = self.thinwire(*words).stdout
             self.assertEqual([c for c in COMMANDS if not re.search(rf"^  {c} +\w", said, flags=re.MULTILINE)], [])
             self.assertTrue(all(len(line) <= 80 for line in said.splitlines()), said)

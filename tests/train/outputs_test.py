@@ -148,6 +148,13 @@ class RunOutputs(RunCase):
         self.assertEqual(done.out, "rank 0: F0 F1 B0 B1 R C O G\nrank 1: F0 B0 F1 B1 R C O G\n")
         self.assertFalse((self.here / "unused").exists())
 
+    def test_what_is_printed_to_a_full_disk_is_an_error(self):
+        for word in ("--print-config", "--dry-run", "--print-schedule"):
+            with self.subTest(word), open("/dev/full", "w", encoding="ascii") as full:
+                done = subprocess.run([BUILD / "train", "--config", self.path, word], cwd=self.here, env=environment(), stdout=full,
+                                      stderr=subprocess.PIPE, text=True, check=False)
+                self.assertEqual((done.returncode, done.stderr), (74, "error: train: standard output cannot be written\n"))
+
 
 class Programs(unittest.TestCase):
     def test_help_version_and_unknown_flags(self):

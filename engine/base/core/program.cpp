@@ -47,6 +47,10 @@ int run_program(const std::string& name, const std::function<int()>& body, const
   }
 }
 
+void finish_printing(const std::string& name) {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw_io(name + ": standard output cannot be written");
+}
+
 void add_version(CLI::App& app, const std::string& program, const std::function<std::string()>& isa) {
   const auto text = [=] {
     std::string version = version_text(program, isa());

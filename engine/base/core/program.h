@@ -22,6 +22,9 @@ Failure failure_of(const std::function<void()>& action, const std::string& witho
 // memory_hint: what stands behind "out of memory".
 int run_program(const std::string& name, const std::function<int()>& body, const char* memory_hint = "");
 
+// Behind the last that a program prints for others to keep. Throws Error(kIo) where standard output was not written.
+void finish_printing(const std::string& name);
+
 // Adds --version, which prints version_text(program, isa()).
 void add_version(CLI::App& app, const std::string& program, const std::function<std::string()>& isa);
 

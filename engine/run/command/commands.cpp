@@ -140,6 +140,10 @@ const Command* find_command(const std::string& name) {
   return found == std::end(kCommands) ? nullptr : found;
 }
 
+bool is_own(const std::string& name) {
+  return std::any_of(std::begin(kOwn), std::end(kOwn), [&](const Command& c) { return name == c.name; });
+}
+
 std::string path_of(const Command& command) {
   if (command.script != nullptr) return share_folder() + "/scripts/" + command.script;
   return programs_folder() + "/" + command.name;

@@ -16,6 +16,8 @@ struct Command {
 std::span<const Command> commands();
 // nullptr where there is none of that name.
 const Command* find_command(const std::string& name);
+// Whether thinwire answers to this name itself: its own help and page say how.
+bool is_own(const std::string& name);
 
 // The program or script itself, whether it is there or not.
 std::string path_of(const Command& command);

@@ -47,15 +47,17 @@ const Command& known(const std::string& name) {
 
 int print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
+  finish_printing("thinwire");
   return 0;
 }
 
 int run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "--help", second = argc > 2 ? argv[2] : "";
-  if (name == "--help" || name == "-h" || (name == "help" && second.empty())) return print(thinwire_help());
+  const bool own = second.empty() || second == "thinwire" || is_own(second);
+  if (name == "--help" || name == "-h" || (name == "help" && own)) return print(thinwire_help());
   if (name == "--version") return print(version_text("thinwire", "chosen by each program"));
   if (name == "completion") return print(bash_completion());
-  if (name == "man") return print(second.empty() || second == "thinwire" ? thinwire_man() : man_page(known(second)));
+  if (name == "man") return print(own ? thinwire_man() : man_page(known(second)));
   if (name == "where") {
     if (share_folder().empty()) throw Error(ExitCode::kIo, "thinwire where: nothing ships with this program");
     return print(share_folder() + "\n");

@@ -187,7 +187,7 @@ int run(const Options& o) {
   }
   print(text.finish());
   std::fputc('\n', stdout);
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw_io("generate: standard output cannot be written");
+  finish_printing("generate");
   return 0;
 }
 

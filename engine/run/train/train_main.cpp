@@ -106,6 +106,7 @@ int print(const Options& o, const ResolvedConfig& config) {
     SampleStream stream(config.run.data, EvalCheck::kLeaveOut);
     print_samples(stream, o.print_samples, std::cout);
   }
+  finish_printing("train");
   return 0;
 }
 

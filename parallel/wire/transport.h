@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,26 +62,6 @@ class Transport {
 // What the MPI standard grants: tags from 0 to 32767 (sequence_window.h says how they are used).
 inline constexpr int kTagBits = 15;
 inline constexpr int kTags = 1 << kTagBits;
-
-// Ranks as threads of this process. make_endpoint(r) may be called once per rank, from any thread; the world must
-// outlive its endpoints. With a seed, completions are held back and reported in a random order (tests).
-class LocalWorld {
- public:
-  explicit LocalWorld(int size, uint64_t shuffle_seed = 0);
-  ~LocalWorld();
-  std::unique_ptr<Transport> make_endpoint(int rank);
-  // Ends every rank's waits with Error(kHungPeer): one of them will not come any more.
-  void fail(const std::string& message);
-
-  struct Shared;
-
- private:
-  std::shared_ptr<Shared> shared_;
-};
-
-// Runs body(endpoint) on `size` threads and rethrows the first error after all have ended (an error in one rank ends
-// the others' waits with Error(kHungPeer)).
-void run_local_ranks(int size, const std::function<void(Transport&)>& body, uint64_t shuffle_seed = 0);
 
 // Rank `rank` of a world in which nobody speaks: every message is refused.
 std::unique_ptr<Transport> make_silent_transport(int rank, int size);

@@ -15,6 +15,7 @@
 #include "parallel/sites/control.h"
 #include "parallel/wire/transport.h"
 #include "tests/checkpoint/checkpoint_test_support.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire::checkpoint_test {
 

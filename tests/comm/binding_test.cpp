@@ -8,6 +8,8 @@
 #include <random>
 #include <set>
 
+#include "tests/support/local_world.h"
+
 namespace thinwire::binding_test {
 namespace {
 

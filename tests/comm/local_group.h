@@ -16,6 +16,7 @@
 #include "parallel/collective/communicator.h"
 #include "parallel/wire/transport_node.h"
 #include "tests/comm/between.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire {
 

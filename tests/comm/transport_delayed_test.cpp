@@ -13,6 +13,7 @@
 
 #include "engine/base/core/error.h"
 #include "tests/comm/between.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire::transport_delayed_test {
 namespace {

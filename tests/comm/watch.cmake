@@ -1,6 +1,6 @@
 # Flight recorder, watchdog, core binding: in one process, and under a launcher.
 foreach(name flight_recorder_test binding_test two_level_test)
-  thinwire_test(${name} ${CMAKE_CURRENT_LIST_DIR}/${name}.cpp LINK thinwire_parallel)
+  thinwire_test(${name} ${CMAKE_CURRENT_LIST_DIR}/${name}.cpp LINK local_world)
 endforeach()
 foreach(name keeper_test watchdog_test)
   thinwire_test(${name} ${CMAKE_CURRENT_LIST_DIR}/${name}.cpp LINK thinwire_parallel TIMING)

@@ -21,6 +21,7 @@
 #include "parallel/device/device_traffic.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/fake_nccl.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire::mesh {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "parallel/channel/mesh.h"
 #include "tests/model/model_test_support.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire::testing::tp_law_test {
 namespace {

@@ -14,6 +14,7 @@
 #include "engine/run/train/job.h"
 #include "engine/run/train/run_session.h"
 #include "tests/mesh/mesh_harness.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire::one_bit_adam_test {
 namespace {

@@ -15,6 +15,7 @@
 #include "parallel/collective/rehearsal.h"
 #include "tests/comm/between.h"
 #include "tests/data/data_test_files.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire::agreed_end_test {
 namespace {

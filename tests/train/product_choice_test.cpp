@@ -11,6 +11,7 @@
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "parallel/wire/transport.h"
+#include "tests/support/local_world.h"
 #include "tests/support/scratch_directory.h"
 #include "tests/train/small_run.h"
 

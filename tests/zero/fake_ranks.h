@@ -24,6 +24,7 @@
 #include "model/unit_steps.h"
 #include "optim/optimizer.h"
 #include "parallel/sites/unit_traffic.h"
+#include "tests/support/local_world.h"
 
 namespace thinwire::zero_test {
 

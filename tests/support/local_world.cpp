@@ -1,4 +1,6 @@
 // Ranks as threads of one process: a send and its receive are matched in the receiver's mailbox.
+#include "tests/support/local_world.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -10,7 +12,6 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
-#include "parallel/wire/transport.h"
 
 namespace thinwire {
 namespace {

@@ -257,7 +257,7 @@ void Resolver::communication() {
                                            : nlohmann::json("between_nodes"));
   const bool ranks = known({"global_num_gpus"}) && integer("global_num_gpus") > 1;
   for (const char* key : {"communication.all_reduce", "communication.reduce_scatter", "communication.all_gather"})
-    if (ranks && is(key, "two_level") && ranks_per_node() == 1) note(key, "with one rank per node two_level is ring");
+    if (ranks && is(key, "two_level") && ranks_per_node() == 1) note(key, "with one rank per node two_level is auto");
 }
 
 void Resolver::trace_range() {

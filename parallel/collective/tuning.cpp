@@ -38,14 +38,20 @@ NodeGrid node_grid(std::span<const int> nodes, int members) {
   TW_CHECK(static_cast<int>(nodes.size()) == members);
   const auto local =
       static_cast<int>(std::find_if(nodes.begin(), nodes.end(), [&](int n) { return n != nodes[0]; }) - nodes.begin());
-  if (members % local != 0) return {0, 0};
-  for (int r = 0; r < members; ++r) {
-    const bool first = r % local == 0;
-    if (!first && nodes[static_cast<size_t>(r)] != nodes[static_cast<size_t>(r) - 1]) return {0, 0};
-    // A node that comes back is interleaved.
-    const auto before = nodes.first(static_cast<size_t>(r));
-    if (first && std::find(before.begin(), before.end(), nodes[static_cast<size_t>(r)]) != before.end()) return {0, 0};
+  if (local == 1 || members % local != 0) return {0, 0};
+  // Every collective asks this: groups whose nodes ascend, as they do in nearly all, are looked through once.
+  bool ascend = true;
+  for (int r = local; r < members; ++r) {
+    const int node = nodes[static_cast<size_t>(r)], before = nodes[static_cast<size_t>(r) - 1];
+    if (r % local == 0)
+      ascend = ascend && before < node;
+    else if (node != before)
+      return {0, 0};
   }
+  // A node that comes back is interleaved.
+  for (int r = local; !ascend && r < members; r += local)
+    for (int other = 0; other < r; other += local)
+      if (nodes[static_cast<size_t>(other)] == nodes[static_cast<size_t>(r)]) return {0, 0};
   return {members / local, local};
 }
 

@@ -12,7 +12,7 @@ namespace thinwire {
 enum class Verb : uint8_t { kAllReduce, kReduceScatter, kAllGather };
 
 // How a group lies on nodes: `local` members on each of `nodes` nodes, members of a node next to each other in group
-// order. nodes == 0: unevenly or interleaved. An empty list of nodes: all on one.
+// order. nodes == 0: one on each, unevenly or interleaved. An empty list of nodes: all on one.
 struct NodeGrid {
   int nodes = 1, local = 1;
   bool two_level() const { return nodes > 1 && local > 1; }

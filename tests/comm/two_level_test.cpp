@@ -59,7 +59,7 @@ int64_t broadcast_bytes(int members, int me, int root, int64_t bytes) {
 TEST(NodeGrid, KnowsEvenGroups) {
   EXPECT_FALSE(node_grid({}, 4).two_level());
   const std::vector<int> one = {2, 2, 2}, own = {0, 1, 2}, even = {5, 5, 1, 1}, uneven = {0, 0, 0, 1},
-                         interleaved = {0, 1, 0, 1}, back = {0, 0, 1, 1, 0, 0};
+                         interleaved = {0, 1, 0, 1}, back = {0, 0, 1, 1, 0, 0}, longer = {0, 0, 1, 1, 1, 1};
   EXPECT_FALSE(node_grid(one, 3).two_level());
   EXPECT_FALSE(node_grid(own, 3).two_level());
   EXPECT_TRUE(node_grid(even, 4).two_level());
@@ -68,6 +68,17 @@ TEST(NodeGrid, KnowsEvenGroups) {
   EXPECT_FALSE(node_grid(uneven, 4).two_level());
   EXPECT_FALSE(node_grid(interleaved, 4).two_level());
   EXPECT_FALSE(node_grid(back, 6).two_level());
+  EXPECT_FALSE(node_grid(longer, 6).two_level());
+}
+
+// Every collective asks for the grid: what grows with the square of the group does not come back from this.
+TEST(NodeGrid, LooksThroughLargeGroupsOnce) {
+  constexpr int kMembers = 1 << 20;
+  std::vector<int> nodes(kMembers);
+  for (const int local : {1, 8}) {
+    for (int r = 0; r < kMembers; ++r) nodes[static_cast<size_t>(r)] = r / local;
+    EXPECT_EQ(node_grid(nodes, kMembers).two_level(), local > 1);
+  }
 }
 
 TEST(Tuning, ChoosesWhatTheGroupCanDo) {

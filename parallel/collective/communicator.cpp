@@ -126,11 +126,12 @@ GroupLane Communicator::bare_lane() const {
 }
 
 Ticket Communicator::start(Task task, const char* verb, int64_t bytes, int peer) {
+  const SequencePlace place = task.place();  // none: of several collectives, and goes by the last of them
   const OperationNote note{.label = label_of(site_),
                            .verb = verb,
                            .group = number_,
                            .peer = peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)],
-                           .sequence = collectives_.next(),
+                           .sequence = place.window != nullptr ? place.sequence : collectives_.next() - 1,
                            .bytes = bytes};
   Ticket ticket = progress_->start(std::move(task), note, counters_);
   RehearsalWatch* const watch = progress_->core().rehearsal_watch;

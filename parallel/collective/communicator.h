@@ -45,7 +45,8 @@ struct CommTuning {
 class Communicator {
  public:
   // `ranks`: world ranks in group order, containing this one. `number`: below kMaxGroups, equal on all members, and
-  // different from that of every other communicator that two of them share: it is the tag space (sequence_window.h).
+  // different from that of every other communicator that two of them share, unless the operations of both never overlap
+  // (Control's do not): it is the tag space (sequence_window.h).
   // `nodes`: per member the number of its node (empty: all on one). Creating one exchanges nothing. counters may be
   // nullptr.
   Communicator(Progress& progress, std::vector<int> ranks, int number, Site site, WireCounters* counters,

@@ -37,7 +37,7 @@ struct OperationNote {
   const char* verb = "";  // static text
   int group = 0;          // number of the communicator
   int peer = -1;          // world rank for send / receive, -1 for collectives
-  uint32_t sequence = 0;  // within the communicator
+  uint32_t sequence = 0;  // from 0: of the communicator's collectives, or of the messages to or from that peer
   int64_t bytes = 0;
 };
 

@@ -121,6 +121,7 @@ class [[nodiscard]] Task {
   std::coroutine_handle<> start() const { return start(frame_); }  // what is to be resumed now
   bool returned() const { return frame_.done(); }
   std::exception_ptr error() const { return frame_.promise().error; }
+  const SequencePlace& place() const { return frame_.promise().place; }  // none: it waits for tasks that have one
   void clear() {
     if (frame_) std::exchange(frame_, {}).destroy();
   }

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <deque>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/base/core/error.h"
+#include "parallel/collective/coded.h"
 #include "parallel/collective/collectives.h"
 #include "parallel/collective/communicator.h"
 #include "parallel/wire/sequence_window.h"
@@ -36,6 +40,45 @@ TEST(SequenceWindow, OperationsWaitForThoseThatHadTheirTag) {
   EXPECT_FALSE(places[8].may_start());
   EXPECT_EQ(window.open(), 8u);
   EXPECT_TRUE(SequencePlace().may_start());
+}
+
+// What reports and traces call an operation is its number: that of a message among those of its peer and direction, the
+// same at both ends, whether it is one transfer or a task.
+TEST(SequenceWindow, NotesCountFromNoughtByPeerAndByGroup) {
+  struct Notes final : OperationSink {
+    void operation(const OperationNote& note, Clock::time_point, Clock::time_point) override {
+      list.emplace_back(note.verb, note.sequence);
+    }
+    void waited(const OperationNote&, Clock::time_point, Clock::time_point) override {}
+    std::vector<std::pair<std::string, uint32_t>> list;
+  };
+  run_ranks(2, [](Progress& progress) {
+    Notes notes;
+    progress.set_sink(&notes);
+    HostStream host;
+    Communicator group(progress, all_ranks(2), 0, Site::kControl, nullptr);
+    int64_t value = 1;
+    const View data(&value, DType::i64, {1});
+    const bool sends = group.rank() == 0;
+    const int peer = 1 - group.rank();
+    const auto message = [&] { (sends ? group.send(data, peer, host) : group.receive(data, peer, host)).wait(host); };
+    group.barrier().wait(host);
+    group.barrier().wait(host);
+    message();
+    for (int i = 0; i < 2; ++i)
+      group
+          .start(sends ? coded_send(group.lane_to(peer), plain_call(), data, peer)
+                       : coded_receive(group.lane_from(peer), plain_call(), data, peer),
+                 "message", 8, peer)
+          .wait(host);
+    message();
+    group.barrier().wait(host);
+    progress.set_sink(nullptr);
+    const std::string verb = sends ? "send" : "receive";
+    const decltype(notes.list) expected = {{"barrier", 0}, {"barrier", 1}, {verb, 0},     {"message", 1},
+                                           {"message", 2}, {verb, 3},      {"barrier", 2}};
+    EXPECT_EQ(notes.list, expected);
+  });
 }
 
 // A lane that is handed to two operations is refused, whether the first of them is over or not: both would have one

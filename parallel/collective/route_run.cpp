@@ -253,7 +253,8 @@ class Inbox {
 // Buffers and compressions of a run. Lives in the frame of run_route().
 class Runner {
  public:
-  Runner(const GroupLane& lane, const RouteRun& run) : lane_(lane), run_(run), space_(run) {
+  Runner(const GroupLane& lane, const RouteRun& run)
+      : lane_(lane), run_(run), space_(run), in_order_(std::ranges::is_sorted(run.stops(), {}, &Stop::start)) {
     coders_[0].emplace(lane, run.calls[0]);
     if (run.call_count() > 1) coders_[1].emplace(lane_of(1), run.calls[1]);
     for (int f = 0; f < run.flow_count; ++f) {
@@ -287,7 +288,7 @@ class Runner {
   void post(int f, int64_t t) {
     if (t >= ticks()) return;
     in_[f]->clear(t);
-    for (const Stop& stop : run_.stops()) {
+    for (const Stop& stop : due(t)) {
       if (stop.flow != f || stop.from.peers() == 0) continue;
       const int64_t count = count_at(stop, t);
       if (count == 0) continue;
@@ -306,7 +307,7 @@ class Runner {
 
   void send_own(int64_t t) {
     if (t >= own_ticks()) return;
-    for (const Stop& stop : run_.stops()) {
+    for (const Stop& stop : due(t)) {
       if (stop.kind != StopKind::kSend || count_at(stop, t) == 0) continue;
       const View part = view(stop, stop.own, t);
       if (run_.passed != nullptr) {
@@ -323,7 +324,7 @@ class Runner {
   void follow(int f, int64_t t) {
     const int bad = in_[f]->follow(t);
     if (bad < 0) return;
-    for (const Stop& stop : run_.stops()) {
+    for (const Stop& stop : due(t)) {
       if (stop.flow != f || stop.from.peers() == 0 || count_at(stop, t) == 0) continue;
       for (int place = 0; place < stop.from.size; ++place)
         if (place != stop.from.at && buffer(stop, place) == bad)
@@ -333,13 +334,22 @@ class Runner {
   }
 
   void take(int f, int64_t t) {
-    for (const Stop& stop : run_.stops()) {
+    const std::span<const Stop> all = run_.stops();
+    while (over_ < all.size() && all[over_].start + pieces(all[over_]) <= t) ++over_;
+    for (const Stop& stop : due(t)) {
       if (stop.flow != f || stop.from.peers() == 0 || count_at(stop, t) == 0) continue;
       stop.kind == StopKind::kAdd ? add_up(stop, t) : store(stop, t);
     }
   }
 
  private:
+  // The stops with a piece at tick t, and few others: a ring has as many ticks as stops, or more.
+  std::span<const Stop> due(int64_t t) const {
+    const std::span<const Stop> left = run_.stops().subspan(over_);
+    return in_order_
+               ? left.first(static_cast<size_t>(std::ranges::upper_bound(left, t, {}, &Stop::start) - left.begin()))
+               : left;
+  }
   const GroupLane& lane_of(int f) const { return f > 0 && run_.beyond ? *run_.beyond : lane_; }
   PieceCoder& coder(int call) { return *coders_[call]; }
   bool fails(RouteFault fault, int f) const { return lane_.fault == fault && f == run_.flow_count - 1; }
@@ -424,6 +434,8 @@ class Runner {
   const GroupLane& lane_;
   const RouteRun& run_;
   const RouteSpace space_;
+  const bool in_order_;  // stops begin one behind the other, or together
+  size_t over_ = 0;      // so many of the first ones were over at an earlier tick
   std::optional<PieceCoder> coders_[2];
   std::optional<Inbox> in_[2];
   std::optional<Outbox> out_[2];

@@ -270,6 +270,12 @@ TEST(LayoutConfigBad, AllAtOnce) {
     EXPECT_NE(message.find(fragment), std::string::npos) << fragment << "\n" << message;
 }
 
+TEST(LayoutConfig, TwoLevelsNeedNodesOfSeveralRanks) {
+  const std::string nodes = "\"communication\": {\"all_reduce\": \"two_level\"}, \"ranks_per_node\": ";
+  EXPECT_TRUE(noted(resolved(nodes + "1", 4), "communication.all_reduce", "two_level is auto"));
+  EXPECT_FALSE(noted(resolved(nodes + "2", 4), "communication.all_reduce"));
+}
+
 TEST(LayoutConfigGood, DerivedRanks) {
   const LayoutConfig cube = layout("\"pipe_parallel_size\": 2, \"model_parallel_size\": 2", 8);
   EXPECT_EQ(std::tie(cube.pipeline, cube.data, cube.tensor), std::make_tuple(2, 2, 2));

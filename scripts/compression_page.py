@@ -341,7 +341,7 @@ def write(path, more=()):
     fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
     only_gradients = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
     ours = loss["1x2x1", "thinwire@1"]
-    dates = sorted({day for r in found if r["table"] not in ("curve", "rates", "sensitivity", "rivals", "loss_3m", "hook_loss") for day in r["date"].split(" to ")})
+    dates = sorted({day for r in found if r["table"] not in ("curve", "rates", "sensitivity", "rivals", "loss_3m", "loss_10m", "hook_loss") for day in r["date"].split(" to ")})
     trained = [r for r in found if r["table"] == "presets_means"]
     ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
     beside = 100 * (ddp["ours", "thinwire"]["eval_loss"] / ddp["ddp", "none"]["eval_loss"] - 1)

@@ -5,6 +5,7 @@
   presets   every preset x the layouts it applies to, a tiny model, 300 steps of real text: loss beside the uncompressed run, bytes per site
   loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a target
   loss_3m   the same of 3.2 M parameters after 4.1 M tokens in 1,000 steps, two replicas, 5 seeds for the systems with a target; text: the fortunes and Perl's manual
+  loss_10m  one pair of 10.8 M parameters after 2.0 M tokens, as often as there is time for
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
   rivals    two replicas at 100 Mbit/s in turn: thinwire, the published systems that a user would take instead, and PyTorch DDP's hooks (needs root, and torch)
   hook_loss the same hooks' loss after 1,000 steps, three seeds (needs root, and torch)
@@ -52,6 +53,8 @@ LOSS_LAYOUTS = {"1x2x1": ("none", "bf16_wire", "thinwire", "thinwire@1", "sdp4bi
 LONG_ITERS, LONG_SEEDS = 1000, range(1, 6)
 LONG_SEEDED = {"none@1": 5, "bf16_wire@1": 5, "thinwire@1": 5, "sdp4bit": 5, "powersgd_32/rank=64/sides=2": 5, "powersgd_32/sides=2": 3, "powersgd_32/rank=4/sides=2": 3, "powersgd_32": 1, "powersgd_16": 1, "powersgd": 1, "one_bit_adam_20": 1, "one_bit_adam/warmup_steps=200": 1, "one_bit_adam/warmup_steps=200/block=256/sum.block=256": 1, "loco_bf16_weights": 3,
                "zeropp": 3, "zero_topo": 3, "tagc": 3}
+# The same of 10.8 M parameters.
+WIDER = ["num_layers=6", "hidden_size=384", "num_attention_heads=6", "optimizer.params.lr=1e-3", "min_lr=1e-4"]
 ZFP_SITES = ("pp.forward", "pp.backward", "dp.gradient", "zero.parameter", "embedding")
 
 RATES = ("100mbit", "1gbit", "10gbit", "none")
@@ -124,7 +127,7 @@ class Tables:
     def __init__(self, o):
         self.o, self.store = o, Store(o.out, {"zero": o.zero, "set": o.keys, "text": o.text})
         self.run_dir = os.path.join(self.store.folder, "run")
-        self.text_keys, self.facts = text(self.store.folder, o.build, o.text, source=fortunes_and_manual if o.table == "loss_3m" else fortunes)
+        self.text_keys, self.facts = text(self.store.folder, o.build, o.text, source=fortunes_and_manual if o.table in ("loss_3m", "loss_10m") else fortunes)
         self.asked = []
 
     def cell(self, table, key, words, what):
@@ -145,7 +148,7 @@ class Tables:
         compression = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate),
                        *gradient_keys(preset)]
         # Evaluation of the whole held-out part, once.
-        batch, length = {"loss": (32, 128), "loss_3m": (16, 256)}.get(table, (16, 128))
+        batch, length = {"loss": (32, 128), "loss_3m": (16, 256), "loss_10m": (16, 256)}.get(table, (16, 128))
         whole = (self.facts["valid_bytes"] - 1) // length // batch
         keys = [*keys, f"eval_iters={whole}", *more, *compression, f"seed={seed}", *self.text_keys, *self.o.keys]
 
@@ -184,6 +187,12 @@ class Tables:
             for preset, seeds in LONG_SEEDED.items():
                 if seed <= seeds:
                     self.learn("loss_3m", f"loss_3m 1x2x1 {preset} seed {seed}", preset, "1x2x1", seed, keys, LONG_ITERS // 2)
+
+    def loss_10m(self):
+        keys = ["--config", "configs/sweeps/loss_3m.json", "train_micro_batch_size_per_gpu=8", f"train_iters={LONG_ITERS // 2}", *WIDER]
+        for seed in THREE_SEEDS:
+            for preset in ("none@1", "thinwire@1"):
+                self.learn("loss_10m", f"loss_10m 1x2x1 {preset} seed {seed}", preset, "1x2x1", seed, keys, LONG_ITERS // 4)
 
     def clock(self, lab, table, key, preset, layout, rate, micro, keys=(), seconds=None):
         """One run in the emulated cluster, as many steps as its time allows. With evaluations it keeps its losses."""
@@ -316,7 +325,7 @@ class Tables:
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "loss_3m", "speed", "rivals", "hook_loss", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
+    options.add_argument("table", choices=("presets", "loss", "loss_3m", "loss_10m", "speed", "rivals", "hook_loss", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")

@@ -62,6 +62,17 @@ TEST(GoodConfig, ShippedFilesLoad) {
   EXPECT_EQ(llama, 1100048384);  // the published count of this shape (TinyLlama 1.1B)
 }
 
+// Kernels read them as fp32, in which each of these is its bound.
+TEST(GoodConfig, NumbersNextToAnOpenBoundDoNotReachItInFp32) {
+  const RunConfig c = load(
+      "\"hidden_dropout\": 0.99999999, \"attention_dropout\": 0.99999999, "
+      "\"layernorm_epsilon\": 1e-60, \"optimizer.params.eps\": 1e-60");
+  EXPECT_LT(c.model.hidden_dropout, 1.0f);
+  EXPECT_LT(c.model.attention_dropout, 1.0f);
+  EXPECT_GT(c.model.norm_eps, 0.0f);
+  EXPECT_GT(static_cast<float>(c.optim.eps), 0.0f);
+}
+
 TEST(GoodConfig, TwentyBillion) {
   const ResolvedConfig r = load_config({"configs/gpt20b.json"}, {}, {.dry_run = true});
   const RunConfig& c = r.run;

@@ -1,7 +1,9 @@
 // The plain mapping from final key values to the structs that the modules read.
 #include "engine/run/config/run_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/shipped.h"
@@ -12,6 +14,14 @@ namespace thinwire {
 namespace {
 
 using Values = std::map<std::string, nlohmann::json>;
+
+// Kernels read these as fp32, in which a number next to an open bound of its key would be the bound.
+double above_zero(double x) {
+  return std::max(x, static_cast<double>(std::numeric_limits<float>::denorm_min()));
+}
+float below_one(double x) {
+  return std::min(static_cast<float>(x), 0x1.fffffep-1f);
+}
 
 class Reader {
  public:
@@ -76,7 +86,7 @@ ModelConfig model_config(const Reader& r) {
   if (!r.at("sliding_window_width").is_null()) m.window = r.integer("sliding_window_width");
   m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm}, {"rmsnorm", NormKind::kRmsNorm}});
   const bool rms = m.norm == NormKind::kRmsNorm;
-  m.norm_eps = static_cast<float>(r.real(rms ? "rms_norm_epsilon" : "layernorm_epsilon"));
+  m.norm_eps = static_cast<float>(above_zero(r.real(rms ? "rms_norm_epsilon" : "layernorm_epsilon")));
   m.activation = r.text("activation") == "swiglu" ? ActivationKind::kSwiglu
                  : r.flag("bias_gelu_fusion")     ? ActivationKind::kGeluTanh
                                                   : ActivationKind::kGeluExact;
@@ -92,8 +102,8 @@ ModelConfig model_config(const Reader& r) {
   m.init = r.pick<InitMethod>("init_method", inits);
   m.output_init = r.pick<InitMethod>("output_layer_init_method", inits);
   m.init_std = static_cast<float>(r.real("init_method_std"));
-  m.hidden_dropout = static_cast<float>(r.real("hidden_dropout"));
-  m.attention_dropout = static_cast<float>(r.real("attention_dropout"));
+  m.hidden_dropout = below_one(r.real("hidden_dropout"));
+  m.attention_dropout = below_one(r.real("attention_dropout"));
   m.recompute =
       r.pick<Recompute>("recompute_granularity",
                         {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}});
@@ -115,7 +125,7 @@ OptimConfig optim_config(const Reader& r) {
   o.min_lr = r.real("min_lr");
   o.beta1 = r.at("optimizer.params.betas").at(0).get<double>();
   o.beta2 = r.at("optimizer.params.betas").at(1).get<double>();
-  o.eps = r.real("optimizer.params.eps");
+  o.eps = above_zero(r.real("optimizer.params.eps"));
   o.momentum = r.real("optimizer.params.momentum");
   o.weight_decay = r.real("weight_decay");
   o.clip = r.real("gradient_clipping");

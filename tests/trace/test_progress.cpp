@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <thread>
 
+#include "engine/base/core/log.h"
 #include "engine/run/trace/console_progress.h"
 #include "tests/support/scratch_directory.h"
 
@@ -109,6 +111,30 @@ TEST(Progress, PlainLinesOffATerminal) {
   for (std::string line; std::getline(lines, line);) starts.push_back(line.substr(0, line.find(" |")));
   EXPECT_EQ(starts, (std::vector<std::string>{"step 4/25", "step 10/25", "step 17/25", "step 20/25", "step 25/25"}));
   EXPECT_EQ(test::slurp(scratch / "out").find('\033'), std::string::npos);
+}
+
+// As a watchdog logs beside the thread that trains.
+TEST(Log, LinesForTheFileAloneDoNotSilenceTheConsole) {
+  constexpr int kLines = 3000;
+  const auto count = [](const std::string& text, const std::string& line) {
+    int found = 0;
+    for (size_t at = 0; (at = text.find(line, at)) != std::string::npos; at += line.size()) ++found;
+    return found;
+  };
+  const test::Scratch scratch;
+  log_open_file(scratch / "log");
+  testing::internal::CaptureStderr();
+  std::thread other([] {
+    for (int i = 0; i < kLines; ++i) log_write_file(LogLevel::kError, "for the file");
+  });
+  for (int i = 0; i < kLines; ++i) log_warning("for both");
+  other.join();
+  const std::string console = testing::internal::GetCapturedStderr();
+  log_close_file();
+  EXPECT_EQ(count(console, "for both"), kLines);
+  EXPECT_EQ(count(console, "for the file"), 0);
+  EXPECT_EQ(count(test::slurp(scratch / "log"), "for both"), kLines);
+  EXPECT_EQ(count(test::slurp(scratch / "log"), "for the file"), kLines);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 
 namespace thinwire {
@@ -17,20 +18,26 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return kLevels[static_cast<size_t>(level)];
 }
 
+std::shared_ptr<spdlog::logger> make_logger(const spdlog::sink_ptr& sink) {
+  auto logger = std::make_shared<spdlog::logger>("thinwire", sink);
+  logger->set_level(spdlog::level::debug);
+  logger->flush_on(spdlog::level::info);
+  logger->set_error_handler([](const std::string&) {
+    static std::atomic<bool> reported = false;
+    if (!reported.exchange(true)) fputs("warning: log file cannot be written any more; training goes on\n", stderr);
+  });
+  return logger;
+}
+
 // One logger per process: the console and the log file are process-wide by nature.
 struct Sinks {
   std::shared_ptr<spdlog::sinks::stderr_sink_mt> console = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   std::shared_ptr<spdlog::sinks::basic_file_sink_mt> file;
-  std::shared_ptr<spdlog::logger> logger = std::make_shared<spdlog::logger>("thinwire", console);
+  std::shared_ptr<spdlog::logger> logger = make_logger(console);
+  std::shared_ptr<spdlog::logger> file_logger;  // of the file alone
   Sinks() {
     console->set_pattern("%v");
-    logger->set_level(spdlog::level::debug);
     console->set_level(spdlog::level::info);
-    logger->flush_on(spdlog::level::info);
-    logger->set_error_handler([reported = false](const std::string&) mutable {
-      if (!reported) fputs("warning: log file cannot be written any more; training goes on\n", stderr);
-      reported = true;
-    });
   }
 };
 
@@ -47,6 +54,7 @@ void log_open_file(const std::string& path) {
   try {
     s.file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, false);
     s.file->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+    s.file_logger = make_logger(s.file);
     s.logger->sinks().push_back(s.file);
   } catch (const spdlog::spdlog_ex& e) {
     log_warning(std::string("warning: no log file: ") + e.what());
@@ -59,6 +67,7 @@ void log_close_file() {
   auto& list = s.logger->sinks();
   list.erase(std::remove(list.begin(), list.end(), s.file), list.end());
   s.file.reset();
+  s.file_logger.reset();
 }
 
 void log_set_console_level(LogLevel level) {
@@ -69,13 +78,9 @@ void log_write(LogLevel level, const std::string& message) {
   sinks().logger->log(to_spdlog(level), "{}", message);
 }
 
+// Past the console, whose level other threads' messages need.
 void log_write_file(LogLevel level, const std::string& message) {
-  Sinks& s = sinks();
-  if (!s.file) return;
-  const auto before = s.console->level();
-  s.console->set_level(spdlog::level::off);
-  log_write(level, message);
-  s.console->set_level(before);
+  if (const auto logger = sinks().file_logger) logger->log(to_spdlog(level), "{}", message);
 }
 
 }  // namespace thinwire

@@ -198,6 +198,7 @@ class BadInput(RunCase):
             "report of nothing": ("report", self.here / "none"), "report of a file": ("report", self.here / "file"),
             "report into nowhere": ("report", self.good, "--output", self.here / "none" / "r.html"), "compare one": ("report", self.good, "--compare"),
             "reference of nothing": ("reference_check", self.here / "none"), "reference of an empty directory": ("reference_check", self.here / "empty"),
+            "reference of a name too long": ("reference_check", "x" * 300),
             "plan with an unknown preset": (*plan, "--search", "--presets", "thinwir"), "presets without a search": (*plan, "--presets", "thinwire"),
             "trace of a search": (*plan, "--search", "--trace", "t.json"),
             "reference of another batch": ("reference_check", ROOT / "tests/golden/models/llama_gqa", "train_batch_size=64"),

@@ -27,24 +27,17 @@ Failure failure_of(const std::function<void()>& action, const std::string& witho
   } catch (const std::filesystem::filesystem_error& e) {
     return failed(ExitCode::kIo, e.what());
   } catch (const std::exception& e) {
-    return failed(ExitCode::kInternal, e.what());
+    return failed(ExitCode::kInternal,
+                  std::string("internal error: ") + e.what() + "; this is a fault of thinwire, please report it");
   }
 }
 
 int run_program(const std::string& name, const std::function<int()>& body, const char* memory_hint) {
-  try {
-    return body();
-  } catch (const Error& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: %s: out of memory%s\n", name.c_str(), memory_hint);
-    return static_cast<int>(ExitCode::kIo);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: internal error in %s: %s; this is a fault of thinwire, please report it\n",
-                 name.c_str(), e.what());
-    return static_cast<int>(ExitCode::kInternal);
-  }
+  int code = 0;
+  const Failure failure = failure_of([&] { code = body(); }, name + ": out of memory" + memory_hint);
+  if (failure.code == 0) return code;
+  std::fprintf(stderr, "error: %s\n", failure.message.c_str());
+  return failure.code;
 }
 
 void finish_printing(const std::string& name) {

@@ -1,6 +1,8 @@
 // Reads CPUID once and applies THINWIRE_ISA.
 #include "engine/base/ops/isa.h"
 
+#include <cpuid.h>
+
 #include <cstdlib>
 #include <string_view>
 
@@ -9,10 +11,16 @@
 namespace thinwire {
 namespace {
 
+bool has_f16c() {  // which older Clang's __builtin_cpu_supports does not know
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 Isa detect() {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
-    throw_bad_config("this processor has no AVX2 with FMA; thinwire needs an x86-64 processor of 2013 or later");
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) {
+    throw_bad_config(
+        "this processor has no AVX2 with FMA and F16C; thinwire needs an x86-64 processor of 2013 or later");
   }
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

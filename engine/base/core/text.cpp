@@ -24,6 +24,11 @@ std::string printed(const char* format, ...) {
   return text;
 }
 
+std::string mebibytes(uint64_t bytes) {
+  constexpr uint64_t kMebibyte = uint64_t{1} << 20;
+  return std::to_string(bytes / kMebibyte + (bytes % kMebibyte != 0 ? 1 : 0)) + " MiB";
+}
+
 std::string join(const std::vector<std::string>& words, const std::string& between) {
   std::string text;
   for (const std::string& w : words) text += (text.empty() ? "" : between) + w;

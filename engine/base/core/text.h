@@ -1,6 +1,7 @@
 // Numbers as text, lists of words, and how far two words are from each other.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -10,6 +11,9 @@ namespace thinwire {
 
 // What std::snprintf would write, as a string of its length.
 [[gnu::format(printf, 1, 2)]] std::string printed(const char* format, ...);
+
+// "12 MiB", rounded up.
+std::string mebibytes(uint64_t bytes);
 
 std::string join(const std::vector<std::string>& words, const std::string& between);
 // The words of a text: what stands between white space.

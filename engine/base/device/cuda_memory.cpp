@@ -10,6 +10,7 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/base/device/cuda_check.h"
 
 namespace thinwire {
@@ -19,10 +20,6 @@ constexpr size_t kSlab = size_t{16} << 20, kSmall = size_t{1} << 20, kSlot = 512
 
 size_t rounded(size_t bytes) {
   return (bytes + kSlot - 1) / kSlot * kSlot;
-}
-
-std::string mib(size_t bytes) {
-  return std::to_string((bytes + (size_t{1} << 20) - 1) >> 20) + " MiB";
 }
 
 }  // namespace
@@ -41,9 +38,9 @@ void* CudaMemory::allocate(size_t bytes) {
     (void)cudaGetLastError();  // not sticky: the next call shall not report it again
     size_t free_bytes = 0, total = 0;
     (void)cudaMemGetInfo(&free_bytes, &total);
-    throw_bad_config("not enough GPU memory: " + mib(bytes) + " more are needed, " + mib(free_bytes) + " of " +
-                     mib(total) + " are free on device " + std::to_string(ordinal_) + " and this process holds " +
-                     mib(held_) +
+    throw_bad_config("not enough GPU memory: " + mebibytes(bytes) + " more are needed, " + mebibytes(free_bytes) +
+                     " of " + mebibytes(total) + " are free on device " + std::to_string(ordinal_) +
+                     " and this process holds " + mebibytes(held_) +
                      "; lower train_micro_batch_size_per_gpu, raise checkpoint_activations, shard by "
                      "zero_optimization.stage, or end other programs on this GPU; --dry-run prints the plan");
   }

@@ -1,9 +1,8 @@
 // Takes page-locked blocks from the system; those that a stream still uses are free once an event has passed.
 #include "engine/base/device/pinned_pool.h"
 
-#include <string>
-
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/base/device/cuda_check.h"
 
 namespace thinwire {
@@ -45,8 +44,8 @@ void* PinnedPool::take(size_t bytes) {
   }
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    throw_bad_config("not enough page-locked host memory: " + std::to_string((size + 1048575) >> 20) +
-                     " MiB more are needed; start fewer ranks on this machine or give it more memory");
+    throw_bad_config("not enough page-locked host memory: " + mebibytes(size) +
+                     " more are needed; start fewer ranks on this machine or give it more memory");
   }
   if (error != cudaSuccess) cuda_failed(error, "cudaHostAlloc", __FILE__, __LINE__);
   blocks_.add(memory, bytes);

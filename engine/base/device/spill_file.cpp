@@ -20,16 +20,9 @@
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
-
-namespace {
-
-std::string mebibytes(uint64_t bytes) {
-  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
-}
-
-}  // namespace
 
 // Transfers under way, and what became of them: an errno, 0 where it went well.
 class SpillFile::Engine {

@@ -6,15 +6,9 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
-namespace {
-
-std::string mebibytes(uint64_t bytes) {
-  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
-}
-
-}  // namespace
 
 SpillHost::SpillHost(Device& device, Stream& compute, uint64_t bytes, int requests, size_t piece)
     : device_(device),

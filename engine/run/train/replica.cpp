@@ -9,6 +9,7 @@
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/text.h"
 #include "engine/base/device/spill_file.h"
 #include "engine/base/device/spill_host.h"
 #include "engine/run/train/compression_setup.h"
@@ -149,7 +150,7 @@ void Replica::begin_offload(TokenStore& tokens) {
     if (on_disk) return std::make_unique<SpillFile>(config_.run_dir, room, requests);
     return std::make_unique<SpillHost>(*device_, *stream_, room, requests);
   });
-  log_info("activation_offload: " + std::to_string((tokens.room() + (1 << 20) - 1) >> 20) + " MiB " +
+  log_info("activation_offload: " + mebibytes(static_cast<uint64_t>(tokens.room())) + " " +
            (on_disk ? "under " + config_.run_dir + " (" + tokens.description() + ")" : "of " + tokens.description()));
 }
 

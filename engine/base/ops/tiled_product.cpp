@@ -76,21 +76,32 @@ struct Plan {
   int threads_of_primitive = 1;  // more than one: oneDNN's own threads on a single tile
 };
 
-// oneDNN sizes and runs a primitive for the OpenMP thread count that it sees; the caller's is put back.
+// oneDNN sizes and runs a primitive for the OpenMP thread count that it sees; the caller's is put back. The share of a
+// thread that does not come is left out of the product: OMP_DYNAMIC, which may hold threads back, is off meanwhile.
 class OmpThreads {
  public:
-  explicit OmpThreads(int threads) : saved_(omp_get_max_threads()) {
+  explicit OmpThreads(int threads) : saved_(omp_get_max_threads()), dynamic_(omp_get_dynamic()) {
     if (saved_ != threads) omp_set_num_threads(threads);
+    if (dynamic_ != 0) omp_set_dynamic(0);
   }
   ~OmpThreads() {
     if (saved_ != omp_get_max_threads()) omp_set_num_threads(saved_);
+    if (dynamic_ != 0) omp_set_dynamic(dynamic_);
   }
   OmpThreads(const OmpThreads&) = delete;
   OmpThreads& operator=(const OmpThreads&) = delete;
 
  private:
-  int saved_;
+  int saved_, dynamic_;
 };
+
+// How many come where OpenMP is asked for so many: OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS may allow fewer.
+int team_of(int threads) {
+  int team = 1;
+#pragma omp parallel num_threads(threads)
+  if (omp_get_thread_num() == 0) team = omp_get_num_threads();
+  return team;
+}
 
 // THINWIRE_ISA lowers oneDNN too, which reads its limit once, before its first primitive.
 dnnl::engine make_engine() {
@@ -163,7 +174,8 @@ Plan TiledProducts::Impl::make_plan(const Key& key) {
   if (!key.trans_a) {
     const OmpThreads own(key.threads);
     Plan whole;
-    whole.threads_of_primitive = key.threads;
+    whole.threads_of_primitive = team_of(key.threads);
+    omp_set_num_threads(whole.threads_of_primitive);  // until `own` ends
     add_tile(whole, key, 0, 0, key.m, key.n);
     const std::string_view name = implementation_of(whole.primitives[0]);
     if (name.starts_with("brg") && (key.k <= kWholeK || name.find("amx") == name.npos)) return whole;

@@ -101,7 +101,8 @@ void matmul_cpu(Exec& exec, const Matmul& op) {
   TW_CHECK(!op.gelu_input && !op.dgelu_input && !op.a_sums && op.fp8 == Fp8::kOff,
            "the CPU table has no fused products and no fp8");
   if (s.k == 0) return empty_sum(exec, op, s);
-  const bool native = op.a.dtype == DType::f32 || (op.a.dtype == DType::bf16 && active_isa() == Isa::kAvx512Bf16);
+  const bool native =
+      op.a.dtype == DType::f32 || (op.a.dtype == DType::bf16 && cpu_state(exec).products().takes_bf16());
   if (!native) return widened_product(exec, op, s);
   TiledProduct product;
   product.a = op.a.data, product.b = op.b.data, product.c = op.c.data;

@@ -114,6 +114,12 @@ dnnl::engine make_engine() {
   return dnnl::engine(dnnl::engine::kind::cpu, 0);
 }
 
+// Whether oneDNN uses it; behind make_engine, since asking fixes oneDNN's limit.
+bool has_avx512() {
+  constexpr int kNeeded = static_cast<int>(dnnl::cpu_isa::avx512_core);
+  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & kNeeded) == kNeeded;
+}
+
 const char* implementation_of(const dnnl::matmul& primitive) {
   const char* name = "";
   dnnl_primitive_desc_query(primitive.get_primitive_desc(), dnnl_query_impl_info_str, 0, &name);
@@ -124,6 +130,7 @@ const char* implementation_of(const dnnl::matmul& primitive) {
 
 struct TiledProducts::Impl {
   dnnl::engine engine = make_engine();
+  bool takes_bf16 = active_isa() == Isa::kAvx512Bf16 && has_avx512();
   std::vector<dnnl::stream> streams;  // one per thread
   std::map<Key, Plan> plans;
   ScratchBuffer scratch;
@@ -223,6 +230,9 @@ TiledProducts::TiledProducts() : impl_(std::make_unique<Impl>()) {}
 TiledProducts::~TiledProducts() = default;
 int64_t TiledProducts::primitives_made() const {
   return impl_->made;
+}
+bool TiledProducts::takes_bf16() const {
+  return impl_->takes_bf16;
 }
 
 void TiledProducts::run(const TiledProduct& p, int threads) {

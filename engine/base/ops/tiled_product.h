@@ -58,6 +58,9 @@ class TiledProducts {
   TiledProducts(const TiledProducts&) = delete;
   TiledProducts& operator=(const TiledProducts&) = delete;
 
+  // Whether inputs may be bf16: where the machine has the instructions and ONEDNN_MAX_CPU_ISA leaves oneDNN AVX-512.
+  bool takes_bf16() const;
+
   // Makes primitives at the first call with these sizes, flags and threads, nothing later.
   void run(const TiledProduct& product, int threads);
 

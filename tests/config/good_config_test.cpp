@@ -66,11 +66,13 @@ TEST(GoodConfig, ShippedFilesLoad) {
 TEST(GoodConfig, NumbersNextToAnOpenBoundDoNotReachItInFp32) {
   const RunConfig c = load(
       "\"hidden_dropout\": 0.99999999, \"attention_dropout\": 0.99999999, "
-      "\"layernorm_epsilon\": 1e-60, \"optimizer.params.eps\": 1e-60");
+      "\"layernorm_epsilon\": 1e-60, \"optimizer.params.eps\": 1e-60, "
+      "\"optimizer.params.momentum\": 1e-60");
   EXPECT_LT(c.model.hidden_dropout, 1.0f);
   EXPECT_LT(c.model.attention_dropout, 1.0f);
   EXPECT_GT(c.model.norm_eps, 0.0f);
   EXPECT_GT(static_cast<float>(c.optim.eps), 0.0f);
+  EXPECT_EQ(c.optim.momentum, 0.0) << "no buffer for what kernels take for no momentum";
 }
 
 TEST(GoodConfig, TwentyBillion) {

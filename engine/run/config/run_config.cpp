@@ -126,7 +126,7 @@ OptimConfig optim_config(const Reader& r) {
   o.beta1 = r.at("optimizer.params.betas").at(0).get<double>();
   o.beta2 = r.at("optimizer.params.betas").at(1).get<double>();
   o.eps = above_zero(r.real("optimizer.params.eps"));
-  o.momentum = r.real("optimizer.params.momentum");
+  o.momentum = below_one(r.real("optimizer.params.momentum"));  // 0 here wherever it is for the kernels
   o.weight_decay = r.real("weight_decay");
   o.clip = r.real("gradient_clipping");
   o.decay = r.pick<LrDecay>("lr_decay_style", {{"constant", LrDecay::kConstant},

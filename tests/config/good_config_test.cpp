@@ -66,8 +66,8 @@ TEST(GoodConfig, ShippedFilesLoad) {
 TEST(GoodConfig, NumbersNextToAnOpenBoundDoNotReachItInFp32) {
   const RunConfig c = load(
       "\"hidden_dropout\": 0.99999999, \"attention_dropout\": 0.99999999, "
-      "\"layernorm_epsilon\": 1e-60, \"optimizer.params.eps\": 1e-60, "
-      "\"optimizer.params.momentum\": 1e-60");
+      "\"layernorm_epsilon\": 1e-60, \"adam_eps\": 1e-60, "
+      "\"sgd_momentum\": 1e-60");
   EXPECT_LT(c.model.hidden_dropout, 1.0f);
   EXPECT_LT(c.model.attention_dropout, 1.0f);
   EXPECT_GT(c.model.norm_eps, 0.0f);

@@ -148,6 +148,14 @@ class RunOutputs(RunCase):
         self.assertEqual(done.out, "rank 0: F0 F1 B0 B1 R C O G\nrank 1: F0 B0 F1 B1 R C O G\n")
         self.assertFalse((self.here / "unused").exists())
 
+    def test_threads_are_at_most_omp_num_threads_unless_the_configuration_says(self):
+        cores = len(os.sched_getaffinity(0))
+        for asked, key, found in (("1", 0, 1), ("1,2", 0, 1), ("100000", 0, cores), ("many", 0, cores), ("1", 3, 3)):
+            with self.subTest(asked, key=key):
+                done = subprocess.run([BUILD / "train", "--config", self.path, f"threads_per_rank={key}", "train_iters=0", "eval_iters=0"], cwd=self.here,
+                                      env=environment({"OMP_NUM_THREADS": asked}), capture_output=True, text=True, check=True)
+                self.assertIn(f", {found} thread", done.stdout + done.stderr)
+
     def test_what_is_printed_to_a_full_disk_is_an_error(self):
         for word in ("--print-config", "--dry-run", "--print-schedule"):
             with self.subTest(word), open("/dev/full", "w", encoding="ascii") as full:

@@ -4,6 +4,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <exception>
 #include <vector>
 
@@ -60,10 +62,12 @@ Ports ports_of(const RunConfig& config, const RankLayout& layout, Mesh* mesh) {
 
 int resolve_threads(const RunConfig& config) {
   if (config.threads_per_rank > 0) return static_cast<int>(config.threads_per_rank);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  std::array<cpu_set_t, 16> sets{};  // one is for 1,024 processors
+  if (sched_getaffinity(0, sizeof sets, sets.data()) != 0) return 1;
+  const int cores = std::max(1, CPU_COUNT_S(sizeof sets, sets.data()));
+  const char* const asked = std::getenv("OMP_NUM_THREADS");
+  const int wanted = asked != nullptr ? std::atoi(asked) : 0;
+  return wanted > 0 ? std::min(cores, wanted) : cores;
 }
 
 int most_threads() {

@@ -139,7 +139,7 @@ class Replica {
   NoUnitEvents nothing_;
 };
 
-// Threads that a rank uses: as configured, else the cores this process may run on.
+// Threads that a rank uses: as configured, else the cores this process may run on, at most OMP_NUM_THREADS.
 int resolve_threads(const RunConfig& config);
 // More than this on this machine is taken for a mistake: every thread has scratch memory of its own.
 int most_threads();

@@ -65,7 +65,6 @@ Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const Re
   parts->residual = residual;
   parts->inner = traits;
   parts->outer = traits;
-  parts->outer.alias = traits.alias && !spec.checksum;
   parts->outer.native = true;
   parts->outer.unbiased = traits.unbiased && !any_residual;
   parts->outer.stateful = traits.stateful || keeps_residual(residual.kind);
@@ -101,7 +100,7 @@ std::string Coder::name() const {
   }
   if (keeps_residual(parts_->residual.kind) && parts_->residual.kind != ResidualKind::kEma && !parts_->in_fp32())
     name += parts_->in_8_bits() ? " in int8" : " in bf16";
-  return parts_->spec.checksum ? name + " + crc32c" : name;
+  return name;
 }
 
 Traits Coder::traits() const {
@@ -116,7 +115,7 @@ bool Coder::value_difference() const {
 }
 
 size_t Coder::wire_bytes(int64_t count, DType dtype) const {
-  return count == 0 ? 0 : parts_->codec->wire_bytes(count, parts_->handed(dtype)) + parts_->checksum_bytes();
+  return count == 0 ? 0 : parts_->codec->wire_bytes(count, parts_->handed(dtype));
 }
 
 bool Coder::shrinks(int64_t count, DType dtype) const {

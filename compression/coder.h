@@ -2,9 +2,8 @@
 //
 // pack() adds the residual, transforms, encodes and keeps the new residual; absorb() decodes the payloads of several
 // ranks in rank order in fp32, undoes the transform once behind the sum, and writes or adds. Both work tile by tile in
-// cache where the codec has a granule. A checksum, if the spec asks for one, is CRC-32C of the payload in its last four
-// bytes. The bytes and the bits of the result do not depend on `threads` or on how a message is cut into pieces at
-// multiples of granule().
+// cache where the codec has a granule. The bytes and the bits of the result do not depend on `threads` or on how a message
+// is cut into pieces at multiples of granule(). A rule's checksum is the message's, coded or not: no coder knows of it.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +51,7 @@ class Coder {
   // Where a vector may be cut between ranks: multiples of this. Also of codecs that code a piece whole (granule 0).
   int64_t cut_unit() const;
   bool value_difference() const;
-  size_t wire_bytes(int64_t count, DType dtype) const;  // with the checksum
+  size_t wire_bytes(int64_t count, DType dtype) const;
   // Whether a message of this size gets smaller than `count` elements of `dtype`. Framed codecs, whose lengths nobody
   // knows before packing: whether it has a kilobyte at least.
   bool shrinks(int64_t count, DType dtype) const;
@@ -73,7 +72,7 @@ class Coder {
   // out [n] (fp32, bf16, fp16) = sum over shares in the order given; accumulate: out += it. With value_difference
   // there is one share, out holds the reference and the difference is added to it whatever `accumulate` says.
   // Without `accumulate` a raw share of the same type may be `out` itself.
-  // Throws Error(kBadData) for a bad payload or checksum; the message names the sender's rank in the group.
+  // Throws Error(kBadData) for a bad payload; the message names the sender's rank in the group.
   void absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, CompressionStats& stats) const;
 
  private:

@@ -4,33 +4,20 @@
 #include <vector>
 
 #include "compression/coder_parts.h"
-#include "engine/base/core/crc32c.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire {
 
-// Checks lengths and checksums, before anything is written.
+// Checks lengths, before anything is written.
 void Coder::Parts::verify(std::span<const Share> shares, int64_t n) const {
-  const size_t checksum = checksum_bytes();
   for (const Share& share : shares) {
     if (share.raw) TW_CHECK(share.raw.count() == n && share.payload.empty(), "a raw share of ", share.raw.count());
-    if (share.payload.empty()) continue;
-    const auto whose = [&] { return "a payload of rank " + std::to_string(share.rank) + " in its group"; };
-    if (share.payload.size() <= checksum)
-      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes, no more than its checksum");
-    const std::span<const std::byte> body = payload_of(share);
-    if (!inner.framed && !inner.alias && body.size() != codec->wire_bytes(n, DType::f32) &&
-        body.size() != codec->wire_bytes(n, DType::bf16))
-      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes where " + codec->name() +
-                     " of " + std::to_string(n) + " elements has " +
-                     std::to_string(codec->wire_bytes(n, DType::f32) + checksum));
-    if (!spec.checksum) continue;
-    uint32_t sent = 0;
-    for (size_t i = 0; i < kChecksumBytes; ++i)
-      sent |= static_cast<uint32_t>(share.payload[body.size() + i]) << (8 * i);
-    if (sent != crc32c(body))
-      throw_bad_data(whose() + " was damaged on its way: its checksum does not match (" + codec->name() + ", " +
-                     std::to_string(share.payload.size()) + " bytes)");
+    const size_t bytes = share.payload.size();
+    if (bytes > 0 && !inner.framed && !inner.alias && bytes != codec->wire_bytes(n, DType::f32) &&
+        bytes != codec->wire_bytes(n, DType::bf16))
+      throw_bad_data("a payload of rank " + std::to_string(share.rank) + " in its group has " + std::to_string(bytes) +
+                     " bytes where " + codec->name() + " of " + std::to_string(n) + " elements has " +
+                     std::to_string(codec->wire_bytes(n, DType::f32)));
   }
 }
 
@@ -41,7 +28,7 @@ void Coder::Parts::decode(const Msg& msg, const Share& share, int64_t at, int64_
   part.first += at;
   part.rank = share.rank;
   part.threads = threads;
-  std::span<const std::byte> payload = payload_of(share);
+  std::span<const std::byte> payload = share.payload;
   if (n < total) {
     const size_t start = at == 0 ? 0 : codec->wire_bytes(at, DType::f32);
     payload = payload.subspan(start, codec->wire_bytes(n, DType::f32));
@@ -83,8 +70,8 @@ void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, in
   };
   const auto raw_of = [&](const Share& share) {
     if (share.raw || !inner.alias || share.payload.empty()) return share.raw;
-    // identity with a checksum: the payload is the elements themselves, fp32 or of the type of `out`.
-    const std::span<const std::byte> body = payload_of(share);
+    // identity: the payload is the elements themselves, fp32 or of the type of `out`.
+    const std::span<const std::byte> body = share.payload;
     const int64_t total = out.count();
     const DType type = body.size() == static_cast<size_t>(total) * 4 ? DType::f32 : out.dtype;
     if (body.size() != static_cast<size_t>(total) * size_of(type))

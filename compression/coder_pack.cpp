@@ -4,7 +4,6 @@
 
 #include "compression/coder_parts.h"
 #include "compression/message_key.h"
-#include "engine/base/core/crc32c.h"
 
 namespace thinwire {
 // The residual of before in fp32.
@@ -208,7 +207,7 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   if (n == 0) return 0;
   const Stopwatch watch(stats.encode_ns);
   const size_t bound = p.codec->wire_bytes(n, p.handed(in.dtype));
-  TW_CHECK(out.size() >= bound + p.checksum_bytes(), name(), ": room for ", out.size(), " bytes");
+  TW_CHECK(out.size() >= bound, name(), ": room for ", out.size(), " bytes");
   // Slices start anywhere, and pieces of a slice at multiples of the granule from there; only a residual that is itself
   // kept in blocks must not see its blocks cut.
   TW_CHECK(!p.in_8_bits() || msg.first % kEmaBlock == 0, name(), ": a piece at ", msg.first);
@@ -227,12 +226,7 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   }
   PieceSums sums;
   const bool direct = p.handed(in.dtype) == in.dtype && !p.spec.hadamard && !remember && !p.differences();
-  size_t bytes = direct ? p.pack_direct(piece, sums) : p.tiled ? p.pack_tiled(piece, sums) : p.pack_whole(piece, sums);
-  if (p.spec.checksum) {
-    const uint32_t crc = crc32c(out.first(bytes));
-    for (size_t i = 0; i < kChecksumBytes; ++i) out[bytes + i] = static_cast<std::byte>(crc >> (8 * i));
-    bytes += kChecksumBytes;
-  }
+  const size_t bytes = direct ? p.pack_direct(piece, sums) : p.tiled ? p.pack_tiled(piece, sums) : p.pack_whole(piece, sums);
   stats.error_square += sums.error;
   stats.signal_square += sums.signal;
   stats.residual_square += sums.residual;

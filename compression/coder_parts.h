@@ -22,7 +22,6 @@ inline constexpr int64_t kTile = 4096;  // elements, rounded down to the granule
 inline constexpr int64_t kLargestTile = 32768;
 // The error of one tile (or whole message) in so many is measured, where the codec does not know it anyway.
 inline constexpr int64_t kSampleEvery = 64;
-inline constexpr size_t kChecksumBytes = 4;
 
 inline size_t index_of(DType dtype) {
   TW_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "coding of ", name_of(dtype));
@@ -113,7 +112,6 @@ struct Coder::Parts {
   bool in_fp32() const { return stored_in(residual) == ResidualDtype::kFp32; }
   bool in_8_bits() const { return keeps_residual(residual.kind) && stored_in(residual) == ResidualDtype::kInt8; }
   bool differences() const { return residual.kind == ResidualKind::kValueDifference; }
-  size_t checksum_bytes() const { return spec.checksum ? kChecksumBytes : 0; }
   // The type that the codec is handed elements of `dtype` in.
   DType handed(DType dtype) const {
     const bool plain = inner.native && !spec.hadamard && residual.kind == ResidualKind::kNone;
@@ -164,9 +162,6 @@ struct Coder::Parts {
   void give_up(const Piece& piece, const Tile& t, size_t bytes) const;
 
   // ---- absorbing (coder_absorb.cpp) --------------------------------------------------------------------------------
-  std::span<const std::byte> payload_of(const Share& share) const {
-    return share.payload.empty() ? share.payload : share.payload.first(share.payload.size() - checksum_bytes());
-  }
   void verify(std::span<const Share> shares, int64_t n) const;
   void decode(const Msg& msg, const Share& share, int64_t at, int64_t n, int64_t total, int threads, View out,
               bool accumulate) const;

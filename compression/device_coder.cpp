@@ -46,7 +46,6 @@ std::unique_ptr<DeviceCoder> DeviceCoder::make(std::shared_ptr<const Codec> code
 
 std::unique_ptr<DeviceCoder> DeviceCoder::make(const Coder& host) {
   const Coder::Parts& parts = *host.parts_;
-  if (parts.spec.checksum) return nullptr;
   const bool whole = parts.inner.granule == 0;
   if (!parts.inner.alias && !whole && (!parts.tiled || parts.tile > kMostDeviceTile)) return nullptr;
   std::unique_ptr<DeviceCodec> kernels = make_device_codec(parts.spec);

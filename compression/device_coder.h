@@ -14,7 +14,7 @@ namespace thinwire {
 class DeviceCoder {
  public:
   // nullptr where the point has no device side, or this build has none: its messages go through host memory. Without
-  // one: codecs whose row says so, checksums, and tiles of more than kMostDeviceTile elements (block codecs with blocks
+  // one: codecs whose row says so, and tiles of more than kMostDeviceTile elements (block codecs with blocks
   // above 4096, and transforms or residuals in 8 bit around blocks that share no multiple below that with them).
   // Payloads of codecs that take messages whole begin at multiples of 4 bytes.
   static std::unique_ptr<DeviceCoder> make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,

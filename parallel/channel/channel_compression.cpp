@@ -9,9 +9,8 @@ namespace thinwire {
 
 namespace {
 
-std::shared_ptr<Coder> coder_of(const MadeCodec& made, CodecSpec spec, const ResidualSpec& residual,
+std::shared_ptr<Coder> coder_of(const MadeCodec& made, const CodecSpec& spec, const ResidualSpec& residual,
                                 const std::shared_ptr<const Coder>& in_place_of) {
-  spec.checksum = false;  // messages carry it, coded or not (SiteCompression::checks)
   return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
 }
 

@@ -125,10 +125,9 @@ class TinySelect final : public Codec {
 inline CodecSpec plain() {
   return {};
 }
-inline CodecSpec with(bool hadamard, bool checksum = false) {
+inline CodecSpec with(bool hadamard) {
   CodecSpec spec;
   spec.hadamard = hadamard;
-  spec.checksum = checksum;
   return spec;
 }
 inline std::shared_ptr<const Codec> cast_to(const char* format) {

@@ -10,7 +10,6 @@
 #include "compression/codec_table.h"
 #include "compression/coder.h"
 #include "compression/data_kinds.h"
-#include "engine/base/core/crc32c.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire::fuzz {
@@ -77,7 +76,6 @@ std::vector<CodecSpec> coder_specs() {
                                   spec_of("chunked_top_k"),
                                   spec_of("ecsq", {{"rate", 2.5}})};
   specs[3].hadamard = true;
-  for (CodecSpec& s : specs) s.checksum = true;
   return specs;
 }
 
@@ -200,12 +198,6 @@ bool play_coder(const Case& c, const Header& h, std::span<const uint8_t> payload
   const bool fit = (h.flags & kFit) && !coder.traits().framed;
   const size_t bytes = fit ? coder.wire_bytes(c.count, c.dtype) : payload.size();
   Exact in(payload, bytes, c.shift);
-  bool matches = false;
-  if (bytes > 4) {
-    const uint32_t crc = crc32c_table(in.span().first(bytes - 4));
-    if (h.flags & kSealed) std::memcpy(in.span().data() + bytes - 4, &crc, 4);
-    matches = std::memcmp(in.span().data() + bytes - 4, &crc, 4) == 0;
-  }
   std::vector<float> own = make_data(DataKind::kGaussian, c.count, 5);
   std::vector<Share> shares = {{in.span(), View(), 2}};
   if (!difference && (h.extra & 0x40)) shares.push_back({{}, View(own.data(), DType::f32, {c.count}), 1});
@@ -213,8 +205,6 @@ bool play_coder(const Case& c, const Header& h, std::span<const uint8_t> payload
   Exact out(static_cast<size_t>(c.count) * size_of(c.dtype), 0);
   CompressionStats stats;
   coder.absorb(msg, shares, out.view(c.dtype), (h.flags & kAccumulate) != 0, stats);
-  if (c.count > 0 && bytes > 0 && !matches)
-    throw std::logic_error(coder.name() + ": took a payload that its checksum refutes");
   return true;
 }
 

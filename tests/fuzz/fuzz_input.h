@@ -6,7 +6,6 @@
 //   byte 1, 2  elements, little endian, modulo the target's limit + 1
 //   byte 3     bit 0: the payload is cut or zero padded to the length that the codec expects (fixed-size codecs)
 //              bit 1: accumulate; bits 2, 3: element type (fp32, bf16, fp16); bits 4, 5: misalignment of the payload
-//              coder: bit 6: the checksum is put right, so that decoders behind it see the payload
 //   byte 4     low_rank: columns of the matrix; sketch: ranks; coder: shares, residual; others: first element
 // Payloads lie in memory of exactly their size, outputs too, so that a sanitizer sees the first byte outside.
 #pragma once
@@ -22,7 +21,7 @@
 namespace thinwire::fuzz {
 
 inline constexpr size_t kFuzzHeader = 5;
-inline constexpr uint8_t kFit = 1, kAccumulate = 2, kSealed = 64;
+inline constexpr uint8_t kFit = 1, kAccumulate = 2;
 
 struct Target {
   std::string name;  // of its corpus directory too

@@ -46,7 +46,6 @@ int main(int argc, char** argv) {
       if (input.size() <= kFuzzHeader || i % 3 != 0) continue;
       for (int flip = 0; flip < 3; ++flip)
         input[kFuzzHeader + rng() % (input.size() - kFuzzHeader)] ^= static_cast<uint8_t>(1u << rng() % 8);
-      if (target.name == "coder") input[3] |= kSealed;
       write(directory / ("flipped_" + std::to_string(i)), input);
       input[3] &= static_cast<uint8_t>(~kFit);
       input.resize(input.size() - 1 - rng() % (input.size() - kFuzzHeader));

@@ -133,7 +133,8 @@ class ByteLevelBpe final : public Tokenizer {
   std::string name() const override { return "bpe"; }
 
  private:
-  // Calls `plain` on the stretches between added tokens, and appends the ids of those.
+  // Calls `plain` on the stretches between added tokens, and appends the ids of those. As in that library, white space
+  // that a token strips to the right may still begin the next token; then `done` falls back to that one's end.
   template <typename Plain>
   void split(std::string_view text, const AddedTokenFinder& finder, std::vector<int32_t>& ids,
              const Plain& plain) const {
@@ -143,8 +144,6 @@ class ByteLevelBpe final : public Tokenizer {
         const AddedTokenFinder::Match match = finder.find(text, from);
         if (match.end == 0) break;
         from = match.end;
-        // A token that strips to the right may have taken white space with which this match begins.
-        if (match.begin < done) continue;
         const AddedToken& token = d_.added[static_cast<size_t>(match.token)];
         const size_t begin = token.lstrip ? std::max(done, space_before(text, match.begin)) : match.begin;
         if (begin > done) plain(text.substr(done, begin - done));

@@ -104,20 +104,8 @@ class ByteLevelBpe final : public Tokenizer {
     }
   }
 
-  std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int32_t> ids;
-    ids.reserve(text.size() / 3 + 1);
-    auto worker = workers_.borrow(splitter_);
-    split(text, early_, ids, [&](std::string_view piece) {
-      if (d_.nfc && !is_plainly_nfc(piece)) {
-        encode_normalised(nfc(piece), *worker, ids);
-      } else {
-        encode_normalised(piece, *worker, ids);
-      }
-    });
-    workers_.give_back(std::move(worker));
-    return ids;
-  }
+  std::vector<int32_t> encode(std::string_view text) const override { return encode_text(text, false); }
+  std::vector<int32_t> encode_further(std::string_view piece) const override { return encode_text(piece, true); }
 
   std::string decode(std::span<const int32_t> ids) const override {
     check_ids(ids, vocab_size(), path_);
@@ -133,6 +121,23 @@ class ByteLevelBpe final : public Tokenizer {
   std::string name() const override { return "bpe"; }
 
  private:
+  // further: what the text begins with belongs to a stretch that began before it.
+  std::vector<int32_t> encode_text(std::string_view text, bool further) const {
+    std::vector<int32_t> ids;
+    ids.reserve(text.size() / 3 + 1);
+    auto worker = workers_.borrow(splitter_);
+    split(text, early_, ids, [&](std::string_view piece) {
+      const bool goes_on = further && piece.data() == text.data();
+      if (d_.nfc && !is_plainly_nfc(piece)) {
+        encode_normalised(nfc(piece), goes_on, *worker, ids);
+      } else {
+        encode_normalised(piece, goes_on, *worker, ids);
+      }
+    });
+    workers_.give_back(std::move(worker));
+    return ids;
+  }
+
   // Calls `plain` on the stretches between added tokens, and appends the ids of those. As in that library, white space
   // that a token strips to the right may still begin the next token; then `done` falls back to that one's end.
   template <typename Plain>
@@ -168,9 +173,9 @@ class ByteLevelBpe final : public Tokenizer {
     return at;
   }
 
-  void encode_normalised(std::string_view text, EncodeWorker& worker, std::vector<int32_t>& ids) const {
+  void encode_normalised(std::string_view text, bool goes_on, EncodeWorker& worker, std::vector<int32_t>& ids) const {
     split(text, late_, ids, [&](std::string_view piece) {
-      if (d_.add_prefix_space && piece[0] != ' ') {
+      if (d_.add_prefix_space && piece[0] != ' ' && !(goes_on && piece.data() == text.data())) {
         std::string prefixed(1, ' ');
         prefixed += piece;
         encode_words(prefixed, worker, ids);

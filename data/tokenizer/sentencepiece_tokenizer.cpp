@@ -25,12 +25,19 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (vocab_ <= 0) throw_bad_data(path + ": the SentencePiece model has no pieces");
     if (processor_.unk_id() < 0 || processor_.unk_id() >= vocab_)
       throw_bad_data(path + ": the SentencePiece model has no unknown piece");
+    std::vector<std::string> pieces;
+    check(processor_.Encode("a", &pieces), "encode");
+    adds_blank_ = !pieces.empty() && pieces.front().starts_with("\xE2\x96\x81");
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
     std::vector<int> ids;
     check(processor_.Encode(text, &ids), "encode");
     return ids;
+  }
+  // The blank that the library puts in front takes the place of the piece's own.
+  std::vector<int32_t> encode_further(std::string_view piece) const override {
+    return encode(adds_blank_ && piece.starts_with(' ') ? piece.substr(1) : piece);
   }
   std::string decode(std::span<const int32_t> ids) const override {
     check_ids(ids, vocab_, path_);
@@ -53,6 +60,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string path_;
   sentencepiece::SentencePieceProcessor processor_;
   int vocab_ = 0;
+  bool adds_blank_ = false;  // in front of every text (add_dummy_prefix)
 };
 
 }  // namespace

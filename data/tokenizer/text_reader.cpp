@@ -40,12 +40,15 @@ std::string strip_line_end(std::string& line) {
 
 size_t safe_cut(std::string_view text, size_t limit) {
   if (text.size() <= limit) return text.size();
-  for (size_t at = limit; at > limit / 2 && at > 0; --at) {
-    const auto before = static_cast<uint8_t>(text[at - 1]);
-    // Bytes from 0x80 may end a character that is white space itself; to Llama 3 line ends belong to a sign before
-    // them.
-    const bool after_any = text[at] == ' ' || text[at] == '\t';
-    if (is_blank_char(text[at]) && before < 0x80 && (after_any ? before > 0x20 : std::isalnum(before) != 0)) return at;
+  for (const bool blank : {true, false}) {  // rather in front of a blank: SentencePiece puts one there
+    for (size_t at = limit; at > limit / 2 && at > 0; --at) {
+      if (blank ? text[at] != ' ' : !is_blank_char(text[at])) continue;
+      const auto before = static_cast<uint8_t>(text[at - 1]);
+      // Bytes from 0x80 may end a character that is white space itself; to Llama 3 line ends belong to a sign before
+      // them.
+      const bool after_any = text[at] == ' ' || text[at] == '\t';
+      if (before < 0x80 && (after_any ? before > 0x20 : std::isalnum(before) != 0)) return at;
+    }
   }
   size_t at = limit;
   while (at > 1 && limit - at < 4 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;

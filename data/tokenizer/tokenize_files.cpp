@@ -197,7 +197,8 @@ class Encoder {
   void encode(std::string_view text, size_t output, bool starts_document, bool ends_document, Result& result) const {
     const size_t first = result.pieces.size();
     const auto add = [&](std::string_view piece, bool ends) {
-      std::vector<int32_t> ids = tokenizer_.encode(piece);
+      const bool further = !starts_document || result.pieces.size() > first;
+      std::vector<int32_t> ids = further ? tokenizer_.encode_further(piece) : tokenizer_.encode(piece);
       const bool has_text = !ids.empty();
       result.pieces.push_back({output, std::move(ids), ends, has_text});
     };

@@ -19,6 +19,8 @@ class Tokenizer {
   // Ids in [0, vocab_size()). Any bytes are accepted: those that are not UTF-8 come back from decode() unchanged where
   // name() is "byte" or "bpe" (without a normalizer), and as U+FFFD where it is "sentencepiece".
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  // The same of a further piece of a text that safe_cut() cut: without the blank that some put in front of a text.
+  virtual std::vector<int32_t> encode_further(std::string_view piece) const { return encode(piece); }
   // The text of the ids, special tokens spelled out. Throws Error(kBadData) for an id outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "data/token_file.h"
+#include "data/tokenizer/text_reader.h"
 #include "data/tokenizer/text_stream.h"
 #include "data/tokenizer/tokenize_files.h"
 #include "data/tokenizer/tokenizer_files.h"
@@ -87,6 +88,31 @@ TEST_F(Sentencepiece, TextIsToldAsSoonAsItIsCertain) {
   EXPECT_EQ(stream.add(260), "\xEF\xBF\xBD a");
   EXPECT_EQ(stream.add(bytes[0]), "");
   EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD");
+}
+
+// Also of models that keep blanks as they are, as Llama's does, and that put none in front.
+TEST_F(Sentencepiece, PiecesHaveTheIdsOfTheWhole) {
+  const char* const kParts[] = {" ", "  ", "\n", "\t", "the", "day's", "12", "...", "\xC3\xA9", "tomorrow"};
+  for (const std::string& changed :
+       {std::string(), std::string("\x1A\x02\x20\x00", 4),  // remove_extra_whitespaces false
+        std::string("\x1A\x04\x18\x00\x20\x00", 6)}) {      // and add_dummy_prefix, too
+    const auto tokenizer = make_tokenizer("sentencepiece:" + write("a.model", read(kModel) + changed));
+    std::mt19937_64 rng(5);
+    int checked = 0;
+    for (int i = 0; i < 500; ++i) {
+      std::string text = "x";
+      for (size_t n = 20 + rng() % 20; n > 0; --n) text += kParts[rng() % std::size(kParts)];
+      const std::string_view view = text += "x";
+      const size_t cut = safe_cut(view, 20 + rng() % 20);
+      if (cut == view.size() || view[cut] != ' ') continue;
+      ++checked;
+      auto ids = tokenizer->encode(view.substr(0, cut));
+      const auto rest = tokenizer->encode_further(view.substr(cut));
+      ids.insert(ids.end(), rest.begin(), rest.end());
+      ASSERT_EQ(ids, tokenizer->encode(text)) << text << " cut at " << cut;
+    }
+    EXPECT_GT(checked, 200);
+  }
 }
 
 TEST_F(Sentencepiece, DocumentsOfBlanksAreLeftOut) {

@@ -112,7 +112,8 @@ TEST_F(TextReader, LongParagraphs) {
 TEST_F(TextReader, CutsKeepWordsAndCharacters) {
   EXPECT_EQ(safe_cut("short", 10), 5u);
   EXPECT_EQ(safe_cut("one two three", 9), 7u);
-  EXPECT_EQ(safe_cut("one two  three", 9), 7u);  // before the run of spaces, not inside
+  EXPECT_EQ(safe_cut("one two  three", 9), 7u);      // before the run of spaces, not inside
+  EXPECT_EQ(safe_cut("a bb cc dd\nee ff", 12), 7u);  // rather before a blank than before a line end
   EXPECT_EQ(safe_cut("abcdefgh", 4), 4u);
   EXPECT_EQ(safe_cut("abc\xE2\x82\xAC"
                      "def",

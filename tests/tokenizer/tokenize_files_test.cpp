@@ -107,6 +107,20 @@ TEST_F(TokenizeFiles, IdsAroundEveryDocument) {
   }
 }
 
+// Of a tokenizer that puts a blank in front of a text, each of the pieces but the first goes on where it was cut.
+TEST_F(TokenizeFiles, PiecesHaveTheIdsOfTheWhole) {
+  const std::string spec = "bpe:tests/golden/bpe/strips/tokenizer.json";
+  const auto tokenizer = make_tokenizer(spec);
+  std::string text = "one";
+  while (text.size() < kPieceBytes + 1000) text += "\nword";
+  run(options({write("a.txt", text)}), spec);
+  const TokenFile file(path("out/x_text_document"), 0);
+  ASSERT_EQ(file.sequences(), 1);
+  std::vector<int32_t> ids(static_cast<size_t>(file.length(0)));
+  file.read(0, 0, ids);
+  EXPECT_TRUE(ids == tokenizer->encode(text));
+}
+
 // Bytes but for blanks, between the ids 254 and 255.
 class Letters final : public Tokenizer {
  public:

@@ -305,8 +305,9 @@ TokenizeSummary tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions
   TW_CHECK(!options.append_eod || tokenizer.eod(), "append_eod without an end-of-document token");
   TokenizeProgress state;
   for (const Input& input : plan.inputs) {
-    const ByteSource readable(input.path);  // a file that cannot be opened is reported now, not after hours
     std::error_code ignored;
+    if (std::filesystem::is_fifo(input.path, ignored)) continue;  // to open a pipe twice loses what is in it
+    const ByteSource readable(input.path);  // a file that cannot be opened is reported now, not after hours
     const auto size = std::filesystem::file_size(input.path, ignored);
     if (!ignored) state.total_bytes += size;
   }

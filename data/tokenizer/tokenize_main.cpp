@@ -17,6 +17,7 @@ volatile std::sig_atomic_t g_signal = 0;  // set by the handler, read between jo
 
 extern "C" void remember_signal(int signal) {
   g_signal = signal;
+  std::signal(signal, SIG_DFL);  // a second one ends a program that waits for a pipe
 }
 
 constexpr const char* kFooter =

@@ -50,6 +50,16 @@ TEST_F(TokenizeProgram, KeysEodAndSkipping) {
   EXPECT_EQ(out_, "");
 }
 
+// A pipe is opened once: its writer would die of a second time, and the program wait for ever.
+TEST_F(TokenizeProgram, ReadsAPipe) {
+  write("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"c\"}\n");
+  ASSERT_EQ(run("--input p.jsonl --tokenizer byte --output a",
+                "mkfifo p.jsonl && { cat a.jsonl > p.jsonl & } && timeout -s KILL 60"),
+            0)
+      << err_;
+  EXPECT_EQ(read(path("a_text_document.bin")), std::string("a\0b\0c\0", 6));
+}
+
 // Megatron's words for GPT-2's files give what ours give, and each wrong use of them is named.
 TEST_F(TokenizeProgram, VocabAndMergeFiles) {
   const auto golden = std::filesystem::absolute("tests/golden/bpe/gpt2_pair").string();

@@ -46,13 +46,14 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text;
   }
   int64_t vocab_size() const override { return vocab_; }
-  std::optional<int32_t> eod() const override {
-    const int id = processor_.eos_id();
-    return id >= 0 && id < vocab_ ? std::optional<int32_t>(id) : std::nullopt;
-  }
+  std::optional<int32_t> eod() const override { return if_set(processor_.eos_id()); }
+  std::optional<int32_t> bos() const override { return if_set(processor_.bos_id()); }
   std::string name() const override { return "sentencepiece"; }
 
  private:
+  std::optional<int32_t> if_set(int id) const {
+    return id >= 0 && id < vocab_ ? std::optional<int32_t>(id) : std::nullopt;
+  }
   void check(const sentencepiece::util::Status& status, const char* what) const {
     if (!status.ok()) throw_bad_data(path_ + ": SentencePiece cannot " + what + " a text: " + status.ToString());
   }

@@ -212,6 +212,7 @@ class Encoder {
       const auto before = tokenizer_.before_text();
       std::vector<int32_t>& ids = result.pieces[first].ids;
       ids.insert(ids.begin(), before.begin(), before.end());
+      if (options_.prepend_bos) ids.insert(ids.begin(), *tokenizer_.bos());
     }
     if (ends_document) {
       const auto after = tokenizer_.after_text();
@@ -303,6 +304,7 @@ TokenizeSummary tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions
   const Plan plan = make_plan(options);
   TW_CHECK(options.workers > 0, "workers ", options.workers);
   TW_CHECK(!options.append_eod || tokenizer.eod(), "append_eod without an end-of-document token");
+  TW_CHECK(!options.prepend_bos || tokenizer.bos(), "prepend_bos without such a token");
   TokenizeProgress state;
   for (const Input& input : plan.inputs) {
     std::error_code ignored;

@@ -15,6 +15,7 @@ struct TokenizeOptions {
   std::string prefix;               // <prefix>_<key>_document.bin/.idx, key "text" for paragraphs
   std::vector<std::string> json_keys{"text"};  // one token file each
   bool append_eod = false;                     // needs tokenizer.eod()
+  bool prepend_bos = false;                    // as Megatron's Llama2Tokenizer does; needs tokenizer.bos()
   bool skip_bad_lines = false;                 // of .jsonl: counted instead of an Error
   int workers = 1;
 };

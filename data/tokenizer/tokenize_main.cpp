@@ -27,11 +27,15 @@ constexpr const char* kFooter =
 Tokenizers: byte (256 ids; 257 with --append-eod), bpe:tokenizer.json (GPT-NeoX, Llama 3 ...), bpe:vocab.json,merges.txt (GPT-2),
 sentencepiece:FILE.model. Megatron's words work too: --vocab-file vocab.json --merge-file merges.txt. What a tokenizer.json puts
 around a text (Llama 3: <|begin_of_text|>) stands around every document, in front of the end that --append-eod adds.
+--tokenizer-type Llama2Tokenizer puts the model's <s> in front of every document, as in Megatron-LM.
 Exit codes: 0 done, 64 wrong command line, 65 bad input or tokenizer (file:line is named), 73/74 cannot write, 75 interrupted.
 Example: tokenize --input books.txt --tokenizer byte --output data/books)";
 
 void tokenize(const std::string& spec, const TokenizeOptions& options, bool quiet) {
   const auto tokenizer = make_tokenizer(spec, options.append_eod);
+  if (options.prepend_bos && !tokenizer->bos())
+    throw_usage("tokenize: Llama2Tokenizer begins every document with the model's bos, and " + spec +
+                " sets none; GPTSentencePieceTokenizer adds nothing");
   TokenizeProgressLine line;
   const TokenizeSummary summary = tokenize_files(*tokenizer, options, [&](const TokenizeProgress& state) {
     if (g_signal != 0) {
@@ -115,7 +119,7 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 256));
   app.add_flag("--quiet", quiet, "No progress and no summary");
   if (const auto code = parse_command_line(app, "tokenize", argc, argv)) return *code;
-  if (spec.empty()) spec = spec_of_files(type, vocab, merges);
+  if (spec.empty()) spec = spec_of_files(type, vocab, merges), options.prepend_bos = type == "Llama2Tokenizer";
   if (spec.empty()) throw_usage("tokenize: --tokenizer is required");
   if (options.json_keys.empty()) options.json_keys = {"text"};
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write()

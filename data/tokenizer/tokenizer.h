@@ -29,9 +29,10 @@ class Tokenizer {
   virtual std::span<const int32_t> before_text() const { return {}; }
   virtual std::span<const int32_t> after_text() const { return {}; }
 
-  virtual int64_t vocab_size() const = 0;          // ids 0 .. vocab_size() - 1 exist
-  virtual std::optional<int32_t> eod() const = 0;  // the end-of-document token, if the tokenizer has one
-  virtual std::string name() const = 0;            // "byte" | "bpe" | "sentencepiece"
+  virtual int64_t vocab_size() const = 0;                    // ids 0 .. vocab_size() - 1 exist
+  virtual std::optional<int32_t> eod() const = 0;            // the end-of-document token, if the tokenizer has one
+  virtual std::optional<int32_t> bos() const { return {}; }  // what a SentencePiece model calls so
+  virtual std::string name() const = 0;                      // "byte" | "bpe" | "sentencepiece"
 };
 
 // Throws Error(kBadData) naming `tokenizer` for the first id that is not in [0, vocab).

@@ -26,8 +26,8 @@ std::unique_ptr<Tokenizer> load_byte_level_bpe(const std::string& files);
 
 // SentencePiece models, through libsentencepiece where the build found it.
 //
-// Text is normalised as the model says, so decode(encode(x)) is x only up to that (spaces, compatibility forms); no BOS
-// or EOS is added. decode() prints control tokens (</s>) as nothing. eod() is the model's eos_id. Throws
+// Text is normalised as the model says, so decode(encode(x)) is x only up to that (spaces, compatibility forms);
+// encode() adds no BOS or EOS. decode() prints control tokens (</s>) as nothing. eod() is the model's eos_id. Throws
 // Error(kBadData) for a file that is not such a model, Error(kUsage) where the library was absent from the build.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path);
 bool sentencepiece_available();

@@ -91,6 +91,17 @@ TEST_F(TokenizeProgram, VocabAndMergeFiles) {
   EXPECT_NE(err_.find("is a vocabulary alone"), std::string::npos) << err_;
 }
 
+// Of Megatron's words for SentencePiece one puts the model's <s> in front of every document.
+TEST_F(TokenizeProgram, Llama2BeginsDocumentsWithBos) {
+  write("a.jsonl", "{\"text\":\"tomorrow\"}\n");
+  const std::string file = std::filesystem::absolute("tests/golden/sentencepiece/tiny.model").string();
+  const std::string words = "--input a.jsonl --append-eod --vocab-file " + file + " --tokenizer-type ";
+  if (run(words + "GPTSentencePieceTokenizer --output a") == 64)
+    GTEST_SKIP() << err_;  // built without libsentencepiece
+  ASSERT_EQ(run(words + "Llama2Tokenizer --output b"), 0) << err_;
+  EXPECT_EQ(read(path("b_text_document.bin")), std::string("\1\0", 2) + read(path("a_text_document.bin")));
+}
+
 TEST_F(TokenizeProgram, HelpAndVersion) {
   EXPECT_EQ(run("--help"), 0);
   for (const char* word : {"--input", "--tokenizer", "--output", "--json-key", "--append-eod", "--workers",

@@ -144,6 +144,10 @@ TEST(MegatronArgs, ValuesOfRealScripts) {
     EXPECT_EQ(load(kSmall + "--tokenizer-model x/tokenizer.model --tokenizer-type " + std::string(tokenizer))
                   .values.at("tokenizer"),
               "sentencepiece:x/tokenizer.model");
+  // Its vocabulary is one larger than the flag says; the resolved file says all of it.
+  const ResolvedConfig null = load(kSmall + "--tokenizer-type NullTokenizer");
+  EXPECT_EQ(null.run.model.vocab, 301);
+  EXPECT_EQ(load_config_text({{"r.json", resolved_json(null).dump()}}, {}).run.model.vocab, 301);
 }
 
 // Rope stays, whichever comes first.

@@ -153,7 +153,8 @@ KeyTopic data_keys() {
           "GPTSentencePieceTokenizer are sentencepiece:FILE. "
           "Without such files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer and Llama2Tokenizer "
           "for 32000, "
-          "GPT2BPETokenizer, which is also what vocab_file alone means, for 50257."),
+          "GPT2BPETokenizer, which is also what vocab_file alone means, for 50257. NullTokenizer adds an id to "
+          "vocab_size, as in Megatron."),
       key.word("vocab_file", kStringKey, "NeoX / Megatron: file of tokenizer_type.",
                {.aliases = {"tokenizer_model"}, .unit = "path"}),
       key.word("merge_file", kStringKey, "NeoX / Megatron: the merges that go with the vocab_file of GPT2BPETokenizer.",

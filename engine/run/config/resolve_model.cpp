@@ -214,6 +214,7 @@ void Resolver::vocabulary() {
                       " is not a tokenizer (allowed: byte | bpe:FILE | sentencepiece:FILE, and bpe:VOCAB.json,MERGES)");
   }
   const std::string tokenizer = value("tokenizer").is_null() ? "" : text("tokenizer");
+  const Setting* const type = given("tokenizer_type");
   if (value("vocab_size").is_null()) {
     const auto ids = tokenizer.empty() ? std::nullopt : vocabulary_of(tokenizer);
     if (ids && *ids > 0) {
@@ -225,12 +226,15 @@ void Resolver::vocabulary() {
       return fail({"vocab_size", "tokenizer"},
                   "missing, and the tokenizer " + shown(tokenizer) + " cannot be read for it");
     } else {
-      const Setting* const type = given("tokenizer_type");
       const std::string unknown =
           type != nullptr ? ", and tokenizer_type " + shown(type->value) + " stands for no size" : "";
       return fail({"vocab_size"},
                   "missing" + unknown + ": give it, or a tokenizer (byte | bpe:FILE | sentencepiece:FILE)");
     }
+  } else if (tokenizer.empty() && type != nullptr && type->value == "NullTokenizer") {
+    set("vocab_size", integer("vocab_size") + 1);
+    note("vocab_size", "taken as " + std::to_string(integer("vocab_size")) +
+                           ": Megatron's NullTokenizer adds an id, the end of a document");
   } else if (tokenizer == "byte" && integer("vocab_size") < 256) {
     fail({"vocab_size", "tokenizer"},
          "the byte tokenizer has 256 ids, vocab_size is " + std::to_string(integer("vocab_size")));

@@ -127,7 +127,7 @@ tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
   elif [ -n "${THINWIRE_ARGS_FILE:-}" ]; then
     mapfile -t tw_args <"$THINWIRE_ARGS_FILE" || tw_fail 78 "THINWIRE_ARGS_FILE: cannot read $THINWIRE_ARGS_FILE"
   elif [ -n "${THINWIRE_ARGS:-}" ]; then
-    read -r -a tw_args <<<"$THINWIRE_ARGS"
+    read -r -d '' -a tw_args <<<"$THINWIRE_ARGS" # of all its lines
   fi
   [ ${#tw_args[@]} -gt 0 ] || tw_fail 64 "no arguments for train: give them to the script, or in THINWIRE_ARGS (example: --config configs/gpt2_tiny.json)"
   tw_device=${tw_device:-cpu}
@@ -161,7 +161,7 @@ tw_begin_element() { # SYSTEM SCRIPT LIST INDEX FIRST
   local line words
   tw_script=$(tw_shipped "$2") tw_list=$3 tw_index=$4
   [ -n "$3" ] || tw_fail 64 "no list of runs: give a file that holds the arguments of one run per line"
-  [ -n "$4" ] || tw_fail 64 "not an element of an array: submit with an array of indices (see the head of $2)"
+  [ "${4:--1}" -ge "$5" ] || tw_fail 64 "not an element of an array: submit with an array of indices (see the head of $2)"
   [ -r "$3" ] || tw_fail 78 "cannot read the list of runs $3 (directory $PWD)"
   line=$(sed -n "$(($4 - $5 + 1))p" "$3")
   [ -n "$line" ] || tw_fail 78 "$3 has no line for index $4: give the array as many indices as the list has lines, from $5"
@@ -448,17 +448,20 @@ tw_end() {
 # The chain scripts submit their successor before they begin, so that it is there even when they are killed with the node.
 tw_successor='' tw_cluster=''
 tw_submit_successor() {
-  local limit output options=()
+  local limit qos output options=()
   [[ $tw_system == *_chain ]] || return 0
   case $tw_system in
     slurm_chain)
-      limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l) output=$(scontrol show -o job "$SLURM_JOB_ID" |
+      limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l) qos=$(squeue -h -j "$SLURM_JOB_ID" -o %q) output=$(scontrol show -o job "$SLURM_JOB_ID" |
         sed -n 's/.* StdOut=//;T;s/ [A-Z][A-Za-z]*=.*//;s/ *$//;p') # a path may have blanks
       options=(--job-name="$SLURM_JOB_NAME" --nodes="$SLURM_JOB_NUM_NODES" --partition="$SLURM_JOB_PARTITION")
       [ -z "$limit" ] || options+=(--time="$limit")
+      [[ ${qos:-(null)} = *null* ]] || options+=(--qos="$qos") # (null): a Slurm without accounts
       [ -z "$output" ] || options+=(--output="$output")
       [ -z "${SLURM_NTASKS_PER_NODE:-}" ] || options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
       [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+      [ -z "${SLURM_MEM_PER_NODE:-}" ] || options+=(--mem="$SLURM_MEM_PER_NODE")
+      [ -z "${SLURM_MEM_PER_CPU:-}" ] || options+=(--mem-per-cpu="$SLURM_MEM_PER_CPU")
       [ -z "${SLURM_JOB_ACCOUNT:-}" ] || options+=(--account="$SLURM_JOB_ACCOUNT")
       tw_successor=$(sbatch --parsable --dependency=singleton "${options[@]}" "$tw_script" "${tw_args[@]}")
       # JOB;CLUSTER where there are several
@@ -484,8 +487,9 @@ tw_queue_again() {
   local list=$tw_run_dir/batch_args id
   case $tw_system in
     slurm)
-      # The same job id and the same output file; Slurm ends this script.
-      if scontrol requeue "$SLURM_JOB_ID"; then exit 75; fi
+      # The same job id and the same output file; Slurm ends this script. An element is named JOB_INDEX: the job id of one of them is
+      # that of the array, too, and all its neighbours would be stopped and begin again.
+      if scontrol requeue "$tw_job"; then exit 75; fi
       tw_say "Slurm refuses to queue the job again (site setting?): submit it again by hand, or use scripts/slurm/chain.sh"
       exit 75
       ;;

@@ -12,7 +12,8 @@
 # Two minutes before the limit Flux signals the jobs inside and, from version 0.74 on, this script: the ranks get USR1 from Flux
 # itself, so the script only takes note. They finish their step, save and leave.
 # Flux has no queueing again: when status.json says that the run may go on, the script submits itself to the enclosing instance
-# (flux --parent batch). A run that failed for good stays ended, as does one that came round three times without a new step.
+# (flux --parent batch), with the sizes of the lines above: others belong into a copy, which THINWIRE_SCRIPT names. A run that failed
+# for good stays ended, as does one that came round three times without a new step.
 # Flux has no job arrays either: `scripts/sweep` with launcher flux submits this script once per point.
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
 set -uo pipefail

@@ -16,7 +16,7 @@
 # Near the time limit the ranks save and leave, and the successor goes on. When the run is finished or failed for good (told from
 # status.json), or came round three times without a new step, the successor is cancelled and the chain ends.
 # To end a chain by hand: scancel --name=my_run. Options given to sbatch are not remembered by Slurm; the successor is submitted
-# with this job's sizes, partition and account. Output of all jobs goes to one file, my_run.out.
+# with this job's sizes, memory, partition, account and QOS. Output of all jobs goes to one file, my_run.out.
 # Launcher, modules, container, site file: as in one_node_cpu.sh and the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78

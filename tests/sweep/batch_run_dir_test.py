@@ -49,6 +49,14 @@ class RunDirs(SweepCase):
         self.assertEqual((code, (self.here / "runs").exists()), (78, False))
         self.assertRegex(text, r"(?s)error: .*gone.json.*train refuses this configuration \(directory ")
 
+    def test_arguments_of_a_variable_may_have_lines(self):
+        code, text = self.found("", THINWIRE_ARGS="--config bare\n  run_dir=a/b\n")
+        self.assertEqual((code, text.splitlines()[-1]), (0, "a/b --config bare run_dir=a/b"), text)
+
+    def test_a_job_that_is_no_element_of_an_array_says_so(self):
+        for index, first in (("''", 0), (0, 1)):  # LSF gives other jobs the index 0
+            code, text = self.bash(f"tw_begin_element lsf x a.args {index} {first}")
+            self.assertEqual((code, text), (64, "error: x: not an element of an array: submit with an array of indices (see the head of x)\n"))
 
     def test_a_successor_is_given_what_the_head_names(self):
         head = (ROOT / "scripts" / "batch_common.sh").read_text().partition("# Exit codes")[0]
@@ -86,12 +94,12 @@ class Successors(SweepCase):
         """What sbatch and scancel are given for the successor of a job in a chain of Slurm, one word in a line."""
         given = self.here / "given"
         given.write_text("")
-        text = f"""squeue() {{ echo 1:00; }}
+        text = f"""squeue() {{ case $5 in %l) echo 1:00 ;; %q) echo long ;; esac; }}
             scontrol() {{ echo 'JobId=6 JobName=a b StdErr=/e StdIn=/dev/null StdOut={standard_output}'; }}
             sbatch() {{ printf '%s\n' "$@" >>{given}; echo '{said_by_sbatch}'; }}
             scancel() {{ printf '%s\n' scancel "$@" >>{given}; }}
             . scripts/batch_common.sh
-            tw_system=slurm_chain tw_script=chain.sh tw_args=(a=1) SLURM_JOB_ID=6 SLURM_JOB_NAME='a b' SLURM_JOB_NUM_NODES=1 SLURM_JOB_PARTITION=p
+            tw_system=slurm_chain tw_script=chain.sh tw_args=(a=1) SLURM_JOB_ID=6 SLURM_JOB_NAME='a b' SLURM_JOB_NUM_NODES=1 SLURM_JOB_PARTITION=p SLURM_MEM_PER_NODE=500
             tw_submit_successor; tw_drop_successor"""
         said = subprocess.run(["bash", "-uc", text], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True).stdout.decode()
         self.assertRegex(said, r"^thinwire \S+ job 7 waits for the end of this one\n$")
@@ -103,6 +111,14 @@ class Successors(SweepCase):
         for said, expected in (("7", ["scancel", "7"]), ("7;c1", ["scancel", "--clusters=c1", "7"])):
             words = self.words(said, "/x.out Power=")
             self.assertEqual(words[words.index("chain.sh"):], ["chain.sh", "a=1", *expected])
+            self.assertLessEqual({"--time=1:00", "--qos=long", "--mem=500"}, set(words))
+
+    def test_an_element_of_an_array_goes_back_into_the_queue_alone(self):
+        """One element's job id is that of the array: by it Slurm would stop all the others and begin them again."""
+        for variables, expected in (("SLURM_JOB_ID=7", "7"), ("SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2", "7_2")):
+            text = f'scontrol() {{ echo "$@"; }}; . scripts/batch_common.sh; {variables} tw_system=slurm tw_run_dir=x; tw_find_job; tw_queue_again'
+            done = subprocess.run(["bash", "-uc", text], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, check=False)
+            self.assertEqual((done.returncode, done.stdout.decode()), (75, f"requeue {expected}\n"))
 
 
 class RunsBegunAnew(StandInCase):

@@ -17,7 +17,7 @@ for argument in "$@"; do
 done
 case $text in '' | /*) ;; *) text=$caller/$text ;; esac
 say() { printf '\n== %s\n' "$*"; }
-if [ -n "$text" ] && [ ! -r "$text" ]; then
+if [ -n "$text" ] && { [ ! -r "$text" ] || [ -d "$text" ]; }; then
   echo "error: quickstart: cannot read $text; give a plain text file" >&2
   exit 64
 fi
@@ -25,7 +25,10 @@ fi
 say "1/5 packages"
 packages=(--quickstart)
 [ -n "$text" ] || packages+=(--with fortunes)
-scripts/install_deps.sh "${packages[@]}"
+scripts/install_deps.sh "${packages[@]}" || {
+  [ -n "$text" ] || [ -d /usr/share/games/fortunes ] || echo "quickstart: without Debian's fortunes give a text of your own: scripts/quickstart.sh TEXT_FILE" >&2
+  exit 1
+}
 
 say "2/5 build (train, tokenize, generate, report)"
 [ -f build/build.ninja ] || cmake --preset cpu -DTHINWIRE_TESTS=OFF >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
@@ -79,7 +82,7 @@ echo
 echo "report: $work/run/report.html"
 # shellcheck disable=SC2086
 set -- $baseline
-printf 'quickstart: eval_loss %.4f bigram %s trigram %s\n' "$eval_loss" "$2" "$4"
+LC_ALL=C printf 'quickstart: eval_loss %.4f bigram %s trigram %s\n' "$eval_loss" "$2" "$4"
 limit=$2
 [ "$long" = 0 ] || limit=$4
 if ! awk -v a="$eval_loss" -v b="$limit" 'BEGIN { exit !(a < b) }'; then

@@ -62,6 +62,7 @@ class Quickstart(unittest.TestCase):
             code, said = self.run_it("gone.txt", cwd=place)
             self.assertEqual(code, 64, said)
             self.assertIn(str(place / "gone.txt"), said)
+            self.assertEqual(self.run_it("my texts", cwd=place)[0], 64)
             (place / "short.txt").write_text("short")
             self.assertEqual(self.run_it("short.txt", cwd=place)[0], 65)
             self.assertEqual(taken.read_text(), before)

@@ -48,20 +48,23 @@ def rows(title, tracks, start, length):
     return out
 
 
+def numbers(text):
+    return {int(word) for word in text.split(",")}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_dir")
     parser.add_argument("--output", required=True)
     parser.add_argument("--from", dest="start", type=float)
     parser.add_argument("--length", type=float)
-    parser.add_argument("--ranks", default="")
+    parser.add_argument("--ranks", type=numbers)
     a = parser.parse_args()
     files = sorted(Path(a.run_dir).glob("trace.rank*.json"), key=lambda p: int(re.search(r"\d+", p.name).group()))
     if a.ranks:
-        wanted = {int(r) for r in a.ranks.split(",")}
-        files = [f for f in files if int(re.search(r"\d+", f.name).group()) in wanted]
+        files = [f for f in files if int(re.search(r"\d+", f.name).group()) in a.ranks]
     if not files:
-        sys.exit(f"error: {a.run_dir}: no trace.rank*.json; train with trace=true")
+        sys.exit(f"error: {a.run_dir}: no trace.rank*.json" + (f" of rank {min(a.ranks)}" if a.ranks else "; train with trace=true"))
     ranks = []
     for f in files:
         try:
@@ -78,7 +81,7 @@ def main():
              "rows": [row for title, tracks in ranks for row in rows(title, tracks, start, length)]}
     try:
         Path(a.output).write_text(draw(chart), encoding="utf-8")
-    except StoreError as e:
+    except (StoreError, OSError) as e:
         sys.exit(f"error: {e}")
 
 

@@ -177,6 +177,16 @@ class Help(unittest.TestCase):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (1, "error: calibrate: /nowhere: no such folder\n"))
 
+    def test_what_is_not_there_is_one_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "trace.rank0.json").write_text('[{"ph": "X", "tid": 1, "ts": 0, "dur": 5, "name": "1"}, {"ph": "M", "name": "thread_name", "tid": 1, "args": {"name": "steps"}}]')
+            for words, code, says in ((["resolve_stacks", "/nowhere"], 1, "error: resolve_stacks: /nowhere: No such file or directory"),
+                                      (["trace_picture.py", folder, "--output", "F.svg", "--ranks", "a"], 2, "trace_picture.py: error: argument --ranks: invalid numbers value: 'a'"),
+                                      (["trace_picture.py", folder, "--output", "F.svg", "--ranks", "3"], 1, f"error: {folder}: no trace.rank*.json of rank 3")):
+                done = subprocess.run([sys.executable, os.path.join(SCRIPTS, words[0]), *words[1:]], capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (code, says))
+                self.assertNotIn("Traceback", done.stderr)
+
     def test_a_page_needs_cells(self):
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "check_long_memory"), "--page", "nowhere.md"], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (2, "check_long_memory: error: --page needs --cells"))

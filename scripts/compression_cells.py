@@ -84,7 +84,7 @@ def fortunes_and_manual():
 
 def text(folder, build, given=None, percent=95, source=fortunes):
     """Training and validation text as the quickstart makes them (percent of it, and the rest held out). Returns (keys, facts: bigram, trigram, bytes)."""
-    where = os.path.join(folder, "text")
+    where, kind = os.path.join(folder, "text"), "given" if given else source.__name__
 
     def make():
         os.makedirs(where, exist_ok=True)
@@ -102,8 +102,10 @@ def text(folder, build, given=None, percent=95, source=fortunes):
             output([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
         printed = output([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
         words = printed.split()
-        return {"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else source.__name__}
+        return {"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": kind}
     facts = measured.kept(os.path.join(where, "facts.json"), make)
+    if facts.get("source", kind) != kind:  # the texts of two tables have other losses
+        raise CellError(f"--out {folder} holds the text {facts['source']}, and this table is of {kind}: name another folder")
     return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], facts
 
 

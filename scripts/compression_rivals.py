@@ -123,6 +123,7 @@ class Rivals:
 {", ".join(machines)}; {dates[0]} to {dates[-1]}. No GPU, no real network, no large model. Cells with their commands: `compression_rivals_cells.jsonl`. Again:
 
     scripts/compression_tables.py rivals --out DIR --rounds 6 --python PYTHON      # PYTHON has torch; needs root
+    scripts/compression_tables.py hook_loss --out DIR --python PYTHON
     scripts/compression_tables.py loss_3m --out OTHER_DIR
     scripts/compression_tables.py page --out DIR
 """
@@ -141,4 +142,4 @@ class Rivals:
         if not runs:
             return ""
         one = next(iter(runs.values()))
-        return f"\n\n**Loss of hooks**: the model of the speed cells, {one['steps']} steps of {one['tokens_per_step']} tokens of the same text, {len(runs)} seeds, beside DDP without a hook. A shorter run than ours: gaps of the two are not to be compared. The algorithm of a hook in our engine is `powersgd_32` with its rank and `sides=2`: both factors, error feedback, warm start, and a tenth of the run uncompressed, which helps its loss."
+        return f"\n\n**Loss of hooks**: model and text of the speed cells, {one['steps']} steps of {one['tokens_per_step']} tokens, {len(runs)} seeds, beside DDP without a hook. Another model, text and batch than ours: gaps of the two are not to be compared. The algorithm of a hook in our engine is `powersgd_32` with its rank and `sides=2`: both factors, error feedback, warm start, and a tenth of the run uncompressed, which helps its loss."

@@ -14,7 +14,7 @@
   rates     evaluation loss of thinwire at other rates, paired by seed with the uncompressed run: two replicas, gpt2_tiny
   sensitivity  what coarse gradients of one class of tensors cost alone, paired by seed with the uncompressed run: two replicas, gpt2_tiny, 100 steps
   curve     evaluation loss over the clock: two replicas at 100 Mbit/s, as many steps as each wire allows in the same time
-  page      writes docs/results/compression.md and rates.md from the cells beside it, and from those of DIR over them
+  page      writes docs/results/compression.md, rates.md and rivals.md from the cells beside it, and from those of DIR over them
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
   --only TEXT ...  cells whose key contains one of them ($: its end)

@@ -114,6 +114,12 @@ class Measured(unittest.TestCase):
             self.assertTrue(compression_cells.Store(folder).has("a"))
             with self.assertRaisesRegex(measured.CellError, "other settings"):
                 compression_cells.Store(folder, {"zero": 1, "set": []})
+            os.mkdir(os.path.join(folder, "text"))
+            with open(os.path.join(folder, "text", "facts.json"), "w", encoding="utf-8") as f:
+                f.write('{"source": "fortunes"}')
+            self.assertEqual(compression_cells.text(folder, "build")[1], {"source": "fortunes"})
+            with self.assertRaisesRegex(measured.CellError, "holds the text fortunes, and this table is of fortunes_and_manual"):
+                compression_cells.text(folder, "build", source=compression_cells.fortunes_and_manual)
 
 
 class Speed(unittest.TestCase):

@@ -58,15 +58,16 @@ def load_checkpoint(path, names="thinwire", prefix="model/", program=None):
     """{name: numpy array} of a checkpoint, or of the newest one of a run directory.
 
     names="thinwire": whole tensors rows x cols under our names without `prefix` ("model/": fp32 master weights; "adam_m/", "adam_v/", ...).
-    names="hf": as transformers names and shapes them; `program` (default: checkpoint of the PATH) does the renaming.
+    names="hf": as transformers names and shapes them; `program` (default: thinwire or checkpoint of the PATH) does the renaming.
     ValueError for files that are cut off or do not fit each other; checksums are not compared (`checkpoint verify`)."""
     folder = find_checkpoint(path)
     if names == "hf":
-        program = program or shutil.which("checkpoint")
-        if not program:
+        installed = shutil.which("thinwire")  # an installation has nothing else on the PATH
+        command = [installed, "checkpoint"] if installed and not program else [program or shutil.which("checkpoint")]
+        if not command[0]:
             raise FileNotFoundError("names='hf' needs the program checkpoint: program='build/checkpoint'")
         with tempfile.TemporaryDirectory() as out:
-            done = subprocess.run([program, "export", folder, "--format", "hf", "--output", os.path.join(out, "hf")], capture_output=True, text=True, check=False)
+            done = subprocess.run([*command, "export", folder, "--format", "hf", "--output", os.path.join(out, "hf")], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise ValueError((done.stderr or done.stdout).strip())
             tensors = {}
@@ -74,7 +75,7 @@ def load_checkpoint(path, names="thinwire", prefix="model/", program=None):
                 file = Safetensors(os.path.join(out, "hf", part))
                 tensors.update({name: numpy.array(file[name]) for name in file.entries})
             if not tensors:
-                raise ValueError(f"{program} exported no tensors")
+                raise ValueError(f"{' '.join(command)} exported no tensors")
             return tensors
     if names != "thinwire":
         raise ValueError(f"names={names!r}: there are 'thinwire' and 'hf'")

@@ -246,8 +246,17 @@ class Package(unittest.TestCase):
         with open(program, "w", encoding="utf-8") as f:  # stands in for the program; its words are export DIR --format hf --output OUT
             f.write(f"#!{sys.executable}\nimport glob, os, shutil, sys\nos.mkdir(sys.argv[6])\nfor part in glob.glob(sys.argv[2] + '/*.safetensors'): shutil.copy(part, sys.argv[6])\n")
         os.chmod(program, 0o755)
-        tensors = thinwire.load_checkpoint(folder, names="hf", program=program)
-        self.assertEqual({n: a.tolist() for n, a in tensors.items()}, {"h.1.weight": [[1.0, -1.0]], "h.2.weight": [[2.0, -2.0]]})
+        installed = os.path.join(folder, "bin", "thinwire")  # of an installation it alone is on the PATH
+        os.mkdir(os.path.dirname(installed))
+        with open(installed, "w", encoding="utf-8") as f:
+            f.write(f'#!/bin/sh\ntest "$1" = checkpoint && shift && exec "{program}" "$@"\n')
+        os.chmod(installed, 0o755)
+        path = os.environ["PATH"]
+        self.addCleanup(os.environ.update, PATH=path)
+        for given, where in ((program, path), (None, os.path.dirname(installed) + ":" + path)):
+            os.environ["PATH"] = where
+            tensors = thinwire.load_checkpoint(folder, names="hf", program=given)
+            self.assertEqual({n: a.tolist() for n, a in tensors.items()}, {"h.1.weight": [[1.0, -1.0]], "h.2.weight": [[2.0, -2.0]]})
 
     def test_no_checkpoint_no_such_names(self):
         with self.assertRaisesRegex(FileNotFoundError, "no checkpoint"):

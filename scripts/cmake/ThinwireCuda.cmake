@@ -13,7 +13,6 @@ add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
 if(THINWIRE_CUDA_SPILLS)  # a report for tests/gpu/gpu_check.py and tests: registers, spills, shared memory of every kernel
   add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v,-warn-spills>)
 endif()
-set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG" CACHE STRING "" FORCE)
 if(CCACHE_PROGRAM)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()

@@ -181,11 +181,10 @@ def lay_over(base, later, by):
     elif any(name in given for name in LISTS_PER_SPLIT):
         for name in ONE_PREFIX:
             base.pop(name, None)
-    betas = list(given.get(BETAS) or base.get(BETAS) or [0.9, 0.999])
+    betas = given.get(BETAS) or base.get(BETAS) or [0.9, 0.999]
     for i, name in enumerate(("adam_beta1", "adam_beta2")):
-        if name in given:
-            betas[i] = given.pop(name)
-            given[BETAS] = betas
+        if name in given and isinstance(betas, list) and len(betas) == 2:  # else `train` says what is wrong with them
+            betas = given[BETAS] = [given.pop(name) if j == i else b for j, b in enumerate(betas)]
     for key, value in later.items():
         if value is None:
             base.pop(key, None)

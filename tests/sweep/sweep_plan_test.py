@@ -260,6 +260,7 @@ MERGES = [
     ([{"norm_epsilon": 1e-4}], {"layernorm_epsilon": 1e-6}),
     ([{"layernorm_epsilon": 1e-6}], {"norm_epsilon": 1e-4}),
     ([{"adam_beta1": 0.8}], {"adam_beta2": 0.9}),
+    ([{"optimizer": {"params": {"betas": 0.9}}}], {"adam_beta1": 0.8}),  # refused
     ([{"lr_warmup_iters": 2}], {"warmup": 0.5}),
     ([{"warmup": 0.25}], {"lr_warmup_iters": 1}),
     ([{"train_samples": 8, "train_iters": None}], {"train_iters": 1}),

@@ -7,7 +7,7 @@ import statistics
 
 import measured
 import sweep_svg
-from compression_rivals import Rivals
+from compression_rivals import LOSS_AT_MOST, Rivals, gap, gap_words
 from sweep_store import write_atomic
 
 RESULTS = os.path.join(measured.ROOT, "docs", "results")
@@ -19,7 +19,6 @@ LAYOUTS = (("1x2x1", 1), ("1x2x1", 8), ("1x4x1", 1), ("2x2x1", 1), ("2x1x2", 1),
 SLOW = "100mbit"
 LOSSLESS = ("none", "identity", "naive_mpc")
 LINKS = ("100mbit", "1gbit", "10gbit")
-LOSS_AT_MOST = 0.5  # percent above the uncompressed run of the same seeds
 
 
 def records(more=()):
@@ -145,10 +144,7 @@ class Rates:
         self.steps = sorted({steps for _, steps in self.runs})
 
     def gap(self, variant, steps, base="none"):
-        """(mean, half of its 95 % t interval, seeds) in percent of the base's loss; infinity for one pair, None for none."""
-        own, other = self.runs.get((variant, steps), {}), self.runs.get((base, steps), {})
-        gaps = [100 * (own[seed]["eval_loss"] / other[seed]["eval_loss"] - 1) for seed in sorted(set(own) & set(other))]
-        return (*measured.t_interval(gaps), len(gaps)) if len(gaps) > 1 else (gaps[0], math.inf, 1) if gaps else None
+        return gap(self.runs.get((variant, steps), {}), self.runs.get((base, steps), {}))
 
     def beside(self, variant):
         """Bytes over those of before, in the longest run of both."""
@@ -161,8 +157,7 @@ class Rates:
         for variant in sorted(set(self.words) - {"none"}, key=lambda v: (self.beside(v), v)):
             gaps = [self.gap(variant, steps) for steps in self.steps]
             if any(gaps):
-                cells = ["–" if g is None else f"{g[0]:+.2f} (1)" if g[2] == 1 else f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]}): {verdict(g[0] - g[1], g[0] + g[1], most=LOSS_AT_MOST)}"
-                         for g in gaps]
+                cells = ["–" if g is None else gap_words(g) + (f": {verdict(g[0] - g[1], g[0] + g[1], most=LOSS_AT_MOST)}" if g[2] > 1 else "") for g in gaps]
                 rows.append([self.words[variant], f"{self.beside(variant):.2f}", *cells])
         return measured.table(["what", "bytes", *(f"{n:,} steps, % (seeds): at most {LOSS_AT_MOST} %" for n in self.steps)], rows)
 
@@ -171,7 +166,7 @@ class Rates:
         first = self.steps[0]
         gaps = {v: self.gap(v, first) for v in self.words if v != "none"}
         return measured.table(["coarse gradients of", f"{first:,} steps, % (seeds)"],
-                              [[self.words[v], f"{g[0]:+.2f} (1)" if g[2] == 1 else f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]})"] for v, g in sorted(gaps.items(), key=lambda kv: -kv[1][0])])
+                              [[self.words[v], gap_words(g)] for v, g in sorted(gaps.items(), key=lambda kv: -kv[1][0])])
 
     def as_key(self):
         """The means of classes as compression.sensitivities, and who of them lost for certain."""

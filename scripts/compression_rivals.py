@@ -1,5 +1,6 @@
 # docs/results/rivals.md: thinwire beside the systems that a user would take instead, in turn on a slow link, and what each costs in loss. From tables rivals,
 # loss_3m, loss_10m and hook_loss of scripts/compression_tables.py.
+import math
 import os
 import re
 import statistics
@@ -27,9 +28,13 @@ def warm_up(preset):
 
 
 def gap(runs, base):
-    """(mean, half of the 95 % t interval, seeds) of the loss above the base's, in percent, over seeds that both have; half is 0 for one seed."""
+    """(mean, half of the 95 % t interval, seeds) of the loss above the base's, in percent, over seeds that both have; half is infinite for one seed. None: no seed."""
     gaps = [100 * (runs[seed]["eval_loss"] / base[seed]["eval_loss"] - 1) for seed in sorted(set(runs) & set(base))]
-    return None if not gaps else (*measured.t_interval(gaps), len(gaps)) if len(gaps) > 1 else (gaps[0], 0.0, 1)
+    return None if not gaps else (*measured.t_interval(gaps), len(gaps)) if len(gaps) > 1 else (gaps[0], math.inf, 1)
+
+
+def gap_words(got):
+    return "{:+.2f} ± {:.2f} ({})".format(*got) if got[2] > 1 else f"{got[0]:+.2f} (1)"
 
 
 def equal(got):
@@ -84,7 +89,7 @@ class Rivals:
 
     def row(self, preset):
         got = self.loss(preset)
-        words = ["–", "–"] if got is None else [f"{got[0]:+.2f} (1)" if got[2] == 1 else f"{got[0]:+.2f} ± {got[1]:.2f} ({got[2]})", equal(got)]
+        words = ["–", "–"] if got is None else [gap_words(got), equal(got)]
         speed = ["–"] * 3
         if preset in self.rounds:
             speed = [f"{statistics.median(r['step_ms'] for r in self.rounds[preset].values()):.0f}", span(list(self.mean_ms(preset).values()), 0),

@@ -1,5 +1,6 @@
 # What packages say about the tree is true: versions, dependencies, options, generated files. What takes minutes: packaging/chroot_test.
 """packaging_test.py [--full] [unittest's arguments]     --full: one configure for each variant of the Spack recipe, CUDA too"""
+import glob
 import hashlib
 import os
 import re
@@ -84,6 +85,15 @@ class Debian(unittest.TestCase):
                 mpi = re.search(r"^MPI_CXX_HEADER_DIR:PATH=(.*)$", f.read(), flags=re.MULTILINE)
             self.assertEqual(launcher, "" if mpi is None else "openmpi-bin" if "openmpi" in mpi.group(1) else "mpich")
             self.assertTrue(os.path.exists(script))
+
+    def test_the_package_of_libraries_brings_what_they_are_linked_with(self):
+        targets = glob.glob(os.path.join(BUILD, "CMakeFiles", "Export", "*", "thinwireTargets.cmake"))
+        libraries = sorted(set(re.findall(r"/usr/lib/[^;\">]+\.so", read(targets[0]))))
+        self.assertTrue(libraries)
+        if shutil.which("dpkg"):
+            owners = {line.partition(":")[0] for line in run(["dpkg", "-S", *libraries]).stdout.splitlines()}
+            depends = re.search(r'CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "(.*)"', read(BUILD, "CPackConfig.cmake")).group(1).split(", ")
+            self.assertEqual(owners - set(depends), set())
 
 
 class Modulefile(unittest.TestCase):

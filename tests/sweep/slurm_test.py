@@ -156,7 +156,7 @@ class SlurmTest(SweepCase):
     def test_interruptions(self):
         """All that begins with during_, at once: most of the time they wait for Slurm."""
         names = [n for n in dir(self) if n.startswith("during_")]
-        self.assertEqual(len(names), 6)
+        self.assertEqual(len(names), 7)
         with ThreadPoolExecutor(len(names)) as pool:
             running = {name: pool.submit(getattr(self, name)) for name in names}
         for name, outcome in running.items():
@@ -255,6 +255,18 @@ class SlurmTest(SweepCase):
         self.assertEqual(self.ended(job)["Restarts"], "1")
         self.assertIn("once more: ended without a word", self.text("killed"))
         self.assert_same_end("killed", "short")
+
+    def during_array(self):
+        """The last element has the job id of the whole array; it goes back into the queue alone."""
+        names, listed = ("element_0", "element_1"), self.shared / "elements"
+        listed.write_text("".join(f"--config {self.shared}/short.json run_dir={self.shared}/{name} {' '.join(paced(0.1))}\n" for name in names))
+        job = self.cluster.run("sbatch", "--parsable", "--cpus-per-task=1", "--time=5", "--ntasks-per-node=2", "--array=0-1", f"--output={self.shared}/element_%a.out",
+                               ROOT / "scripts" / "slurm" / "array.sh", listed, cwd=ROOT, env={"THINWIRE_TRAIN": str(BUILD / "train")}).strip()
+        self.after_step("element_1", 5)
+        self.cluster.run("scancel", "--batch", "--signal=USR1", f"{job}_1")
+        self.assertEqual([self.ended(f"{job}_{i}")["Restarts"] for i in (1, 0)], ["1", "0"])
+        for name in names:
+            self.assert_same_end(name, "short")
 
     def during_chain(self):
         first = self.submit("chain.sh", "short", "chain", *paced(0.1), options=["--job-name=links"])

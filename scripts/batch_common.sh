@@ -254,7 +254,6 @@ tw_launch() { # LAUNCHER [OPTION ...]
     [ -n "$tw_interrupted" ] || break
     kill -0 "$tw_pid" 2>/dev/null || { wait "$tw_pid"; tw_code=$?; break; }
   done
-  [ -z "$tw_timer" ] || kill "$tw_timer" 2>/dev/null
 }
 
 # Asks train, before ranks are started, where the run is (it alone knows all ways to say so) and whether it would run: a launcher
@@ -340,9 +339,9 @@ tw_flux_cores() { # RANKS
 
 tw_write_cycles() { # OPEN
   mkdir -p "$tw_run_dir" || tw_fail 73 "cannot make $tw_run_dir"
-  printf '{\n "cycles": %d,\n "without_progress": %d,\n "step": %d,\n "saved": %d,\n "open": %s,\n "job": "%s"\n}\n' \
-    "$tw_cycle" "$tw_without" "$tw_step" "$tw_saved" "$1" "$tw_job" >"$tw_cycles.tmp" || tw_say "warning: cannot write $tw_cycles; endless cycles are not noticed"
-  mv "$tw_cycles.tmp" "$tw_cycles"
+  { printf '{\n "cycles": %d,\n "without_progress": %d,\n "step": %d,\n "saved": %d,\n "open": %s,\n "job": "%s"\n}\n' \
+    "$tw_cycle" "$tw_without" "$tw_step" "$tw_saved" "$1" "$tw_job" >"$tw_cycles.tmp" && mv "$tw_cycles.tmp" "$tw_cycles"; } ||
+    tw_say "warning: cannot write $tw_cycles; endless cycles are not noticed"
 }
 
 tw_saved_step() { tw_number "$(tw_json step "$tw_saves/latest.json")"; }
@@ -424,6 +423,7 @@ tw_decide() {
 }
 
 tw_end() {
+  [ -z "$tw_timer" ] || kill "$tw_timer" 2>/dev/null
   tw_decide
   [ "$tw_exit" -ne 99 ] || tw_exit=70 # LSF would queue the job again
   case $tw_verdict in

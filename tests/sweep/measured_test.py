@@ -193,6 +193,23 @@ class Help(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (code, says))
                 self.assertNotIn("Traceback", done.stderr)
 
+    def test_neox_files_that_are_no_models(self):
+        check = script("check_configs")
+        if check.yaml is None:
+            return  # PyYAML is not needed by anything else
+        with tempfile.TemporaryDirectory() as folder:
+            def judged(text, said="", code=78):
+                path = pathlib.Path(folder, "mamba.yml")
+                path.write_text(text)
+                pathlib.Path(folder, "train").write_text(f"#!/bin/sh\necho 'error: {path}:1:1: {said}' >&2; exit {code}\n")
+                os.chmod(os.path.join(folder, "train"), 0o755)
+                return check.verdict(os.path.join(folder, "train"), [path])
+            self.assertEqual(judged('{"profile": true}'), ("left out: has no model of its own", True))
+            self.assertFalse(judged('{"profile": [')[1])
+            model = '{"num-layers": 2, "hidden-size": 64, "num-attention-heads": 4, "attention-config": [[["mamba"], 2]]}'
+            self.assertTrue(judged(model, 'layers of the kind "mamba" are not supported')[1])
+            self.assertFalse(judged(model, "vocab_size: missing")[1])  # its name in the path is no refusal by name
+
     def test_a_page_needs_cells(self):
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "check_long_memory"), "--page", "nowhere.md"], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (2, "check_long_memory: error: --page needs --cells"))

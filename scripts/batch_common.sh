@@ -53,6 +53,7 @@ tw_number() { case $1 in '' | *[!0-9]*) echo 0 ;; *) echo "$1" ;; esac; }
 
 tw_load_site() {
   local module image
+  set +u # what sites source reads variables that nobody has set: conda, oneAPI, Lmod
   if [ -n "${THINWIRE_SITE:-}" ]; then
     # shellcheck source=/dev/null
     . "$THINWIRE_SITE" || tw_fail 78 "THINWIRE_SITE: cannot source $THINWIRE_SITE"
@@ -70,6 +71,7 @@ tw_load_site() {
       module load "$module" || tw_fail 78 "module load $module failed"
     done
   fi
+  set -u
   tw_container=()
   case ${THINWIRE_CONTAINER:-} in
     '') ;;

@@ -94,7 +94,7 @@ class Script:
     def text(self, about, setup):
         return "\n".join(["#!/bin/bash", *(f"{self.prefix} {d}" for d in self.directives), *(f"# {line}" for line in about),
                           f"# The commands are those of {self.source}; it explains them, the head of scripts/batch_common.sh what can be set.",
-                          "set -uo pipefail", *setup, *self.body]) + "\n"
+                          *setup, "set -uo pipefail", *self.body]) + "\n"  # what sites source reads variables that nobody has set
 
 
 def given(flags):

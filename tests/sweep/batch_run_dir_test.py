@@ -53,6 +53,10 @@ class RunDirs(SweepCase):
         code, text = self.found("", THINWIRE_ARGS="--config bare\n  run_dir=a/b\n")
         self.assertEqual((code, text.splitlines()[-1]), (0, "a/b --config bare run_dir=a/b"), text)
 
+    def test_what_a_site_sources_may_read_variables_that_are_not_set(self):
+        (self.here / "site.sh").write_text('a=$NOBODY_HAS_SET\nmodule() { b=$NOR_THIS; echo "module $*"; }\nTHINWIRE_MODULES="gcc mpi"\n')
+        self.assertEqual(self.bash("tw_device=cpu THINWIRE_SITE=./site.sh; tw_load_site; [[ $- == *u* ]] && echo again"), (0, "module load gcc\nmodule load mpi\nagain\n"))
+
     def test_a_job_that_is_no_element_of_an_array_says_so(self):
         for index, first in (("''", 0), (0, 1)):  # LSF gives other jobs the index 0
             code, text = self.bash(f"tw_begin_element lsf x a.args {index} {first}")

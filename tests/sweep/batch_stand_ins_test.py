@@ -449,7 +449,7 @@ class Sweeps(StandInCase):
         return [s["state"] for s in SweepCase.status(self).values()]
 
     def plan_for(self, kind, **fields):
-        return self.plan(launcher={"kind": kind, "ranks": 4, "walltime": "30m", "queue": "batch", "account": "abc", "setup": ["export FROM_SETUP=1"], **fields.pop("launcher", {})}, **fields)
+        return self.plan(launcher={"kind": kind, "ranks": 4, "walltime": "30m", "queue": "batch", "account": "abc", "setup": ["export FROM_SETUP=${NOBODY_HAS_SET}1"], **fields.pop("launcher", {})}, **fields)
 
     def test_points_go_through(self):
         for kind in ("lsf", "pbs", "flux"):

@@ -58,6 +58,11 @@ TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
            "\"nodes\": 2, \"machine\": {\"gflops\": 1, \"memory_gbytes_per_s\": 1, \"products\": {\"matmul\": [[5, 1], "
            "[4, 1]]}}}",
        "machine.products.matmul: work has to grow"},
+      {"{\"nodes\": 2, \"links\": [{\"between\": \"nodes\", \"gbps\": 1}, {\"between\": \"racks\", \"gbps\": 1}], " +
+           kMachine + "}",
+       "nodes_per_rack is missing"},
+      // What is wrong with the machine hides nothing else.
+      {"{" + links + "\"nodes\": 2, \"nods\": 2, \"machine\": {\"gflops\": 1}}", "nods: no such key"},
       {"{" + links + "\"nodes\": 2, \"stragglers\": [{\"rank\": 2}], " + kMachine + "}",
        "stragglers[0].rank: 2 is outside of 0 to 1"},
   };
@@ -82,6 +87,15 @@ TEST(MachineFile, WhatWasMeasuredReplacesWhatIsAssumed) {
   EXPECT_DOUBLE_EQ(m.uneven, 0.03);
   EXPECT_DOUBLE_EQ(m.beside_plan, -1.5 * (1 << 20));
   EXPECT_FALSE(m.ranking_only);
+}
+
+TEST(MachineFile, WhatMemoryCostsIsPerKibibyte) {
+  const Machine m = read_machine(write(R"({"gflops": 100, "memory_gbytes_per_s": 10,
+    "from_memory": {"encode_ns_per_kib": 1024, "residual_ns_per_kib": 2048, "decode_ns_per_kib": 512}})"));
+  EXPECT_DOUBLE_EQ(m.from_memory.encode, 1e-9);
+  EXPECT_DOUBLE_EQ(m.from_memory.residual, 2e-9);
+  EXPECT_DOUBLE_EQ(m.from_memory.decode, 0.5e-9);
+  EXPECT_EQ(m.from_memory.message, 0.0);
 }
 
 TEST(MachineFile, RatesByWork) {

@@ -87,6 +87,48 @@ TEST(Tape, SendsWhatTheDryRunCounts) {
   }
 }
 
+// Seconds of packing, adding and handing over in three steps.
+double work_of(const Tape& tape) {
+  double seconds = 0.0;
+  for (const TapeInstruction& i : tape.code)
+    if (i.code == TapeCode::kWork) seconds += i.seconds;
+  return seconds;
+}
+
+// No cache holds gradients and weights from one of their operations to the next; activations have just been computed.
+TEST(Tape, GradientsAndWeightsComeFromMemory) {
+  Cluster near, far;
+  near.nodes = far.nodes = 2;
+  far.machine.from_memory = {.encode = 1e-9, .residual = 1e-9, .decode = 1e-9, .message = 1e-9};
+  for (const char* preset : {"none", "bf16_wire", "thinwire"}) {
+    const std::string compression = std::string("compression.preset=") + preset;
+    const RunConfig data = config_of({compression, "zero_optimization.stage=1"}, 2, 1);
+    const Tape beside = record_tape(data, near, 0, 3), tape = record_tape(data, far, 0, 3);
+    EXPECT_EQ(beside.sent(1), tape.sent(1)) << preset;
+    const double longer = (work_of(tape) - work_of(beside)) / 3.0;
+    EXPECT_GT(longer, 0.0) << preset;
+    if (std::string(preset) == "none") {
+      const std::vector<int64_t> sent = tape.sent(1);
+      const double bytes = static_cast<double>(sent[static_cast<size_t>(Site::kDpGradient)] +
+                                               sent[static_cast<size_t>(Site::kZeroParameter)]);
+      EXPECT_GT(longer, 0.5e-9 * bytes);
+      EXPECT_LT(longer, 2e-9 * bytes);  // read once where it is sent, written once where it comes
+    }
+    const RunConfig tensor = config_of({compression, "model_parallel_size=2"}, 2, 1);
+    EXPECT_DOUBLE_EQ(work_of(record_tape(tensor, near, 0, 3)), work_of(record_tape(tensor, far, 0, 3))) << preset;
+  }
+}
+
+// Operations repeat, and what they send to whom is told once: a step more takes no legs more.
+TEST(Tape, LegsAreToldOnce) {
+  const RunConfig config = config_of({"model_parallel_size=2", "gradient_accumulation_steps=2"}, 4, 2);
+  Cluster cluster;
+  cluster.nodes = 2, cluster.ranks_per_node = 2;
+  const Tape three = record_tape(config, cluster, 0, 3), four = record_tape(config, cluster, 0, 4);
+  EXPECT_GT(four.code.size(), three.code.size());
+  EXPECT_EQ(four.legs.size(), three.legs.size());
+}
+
 // Pieces told as one keep their bytes and their number of messages.
 TEST(Tape, MergedPiecesSendTheSame) {
   const RunConfig config = config_of({"compression.preset=thinwire", "zero_optimization.stage=2"}, 4, 2);

@@ -12,7 +12,7 @@ class Predicted(RunCase):
         path = self.config()
         for ranks in ([], ["--ranks", 2]):  # all of the cluster, which are two
             dry = run_program("train", "--config", path, *LAYOUT, "--dry-run", "--cluster", LAB, *ranks)
-            plan = run_program("plan", "--config", path, "--cluster", LAB, *ranks, *LAYOUT)
+            plan = run_program("plan", "--config", path, *LAYOUT, "--cluster", LAB, *ranks)
             self.expect(dry, 0)
             self.expect(plan, 0)
             self.assertRegex(plan.out, r"step: [\d.]+ ms")

@@ -55,6 +55,9 @@ void read_links(const JsonTree* list, Cluster& cluster, FieldErrors& errors) {
     errors.add(list->at, "links", "no link between nodes, and there are " + std::to_string(cluster.nodes) + " nodes");
   if (cluster.nodes_per_rack > 0 && !seen[static_cast<int>(Reach::kRacks)])
     errors.add(list->at, "links", "no link between racks, and nodes_per_rack is given");
+  if (seen[static_cast<int>(Reach::kRacks)] && cluster.nodes_per_rack == 0)
+    errors.add(list->at, "links",
+               "a link between racks, and nodes_per_rack is missing: give it, or leave that link out");
   // Without a rate of its own a rack sends what its nodes send together.
   if (seen[static_cast<int>(Reach::kRacks)] && racks.gbps == 0.0) {
     racks.gbps = nodes.gbps * cluster.nodes_per_rack;
@@ -122,9 +125,7 @@ Cluster read_cluster(const std::string& file) {
         cluster.machine = read_machine(there);
       }
     } else {
-      FieldErrors inside(file);
-      cluster.machine = parse_machine(member.value, "machine.", inside);
-      inside.finish();
+      cluster.machine = parse_machine(member.value, "machine.", errors);
     }
   }
   top.text("source", "");

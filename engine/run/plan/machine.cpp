@@ -60,6 +60,19 @@ MessageCosts read_costs(const JsonTree* tree, const std::string& path, FieldErro
   return costs;
 }
 
+FromMemory read_from_memory(const JsonTree* tree, const std::string& path, FieldErrors& errors) {
+  FromMemory more;
+  if (tree == nullptr) return more;
+  Fields f(*tree, path, errors);
+  more.encode = f.number("encode_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
+  more.residual = f.number("residual_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
+  more.decode = f.number("decode_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
+  more.message = f.number("message_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
+  f.text("source", "");
+  f.unknown();
+  return more;
+}
+
 CodecRates read_codec(const JsonTree& tree, const std::string& path, FieldErrors& errors) {
   Fields f(tree, path, errors);
   f.require("encode_gbytes_per_s");
@@ -163,6 +176,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.sum_bytes_per_second = f.number("sum_gbytes_per_s", m.bytes_per_second * 1e-9 / 3.0, 1e-6, kHuge) * 1e9;
   m.network = read_costs(f.object("network"), path + "network.", errors);
   m.memory = read_costs(f.object("memory"), path + "memory.", errors);
+  m.from_memory = read_from_memory(f.object("from_memory"), path + "from_memory.", errors);
   m.waiter_seconds = f.number("waiter_us", 0.0, 0.0, 1e6) * 1e-6;
   m.crowded_wake = f.number("crowded_wake_us", 0.0, 0.0, 1e6) * 1e-6;
   m.crowded_yield = f.number("crowded_yield_us", 0.0, 0.0, 1e6) * 1e-6;

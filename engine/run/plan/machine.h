@@ -47,6 +47,12 @@ struct CodecRates {
   double decode_time(double bytes, double calls) const { return bytes / decode + calls * call; }
 };
 
+// Seconds per byte that a tensor takes longer which lies in main memory, not in a core's cache: to encode (per byte of
+// fp32; with a residual, too), to decode, to send or receive as it is.
+struct FromMemory {
+  double encode = 0.0, residual = 0.0, decode = 0.0, message = 0.0;
+};
+
 struct Machine {
   std::string name, source;
   bool ranking_only = true;  // not calibrated: its predictions order layouts, they are no times
@@ -66,6 +72,7 @@ struct Machine {
   CodecRates any_codec;
   // Seconds per byte that they add, from entries measured with and without.
   double hadamard_encode = 0.0, hadamard_decode = 0.0, residual_encode = 0.0;
+  FromMemory from_memory;                        // beside `codecs`, `network` and `memory`, which are of small tensors
   double sum_bytes_per_second = 1e10;            // of each contribution that is added up
   MessageCosts network, memory;                  // between nodes; inside a node
   double waiter_seconds = 0.0;                   // until a waiting thread notices what has arrived

@@ -60,6 +60,7 @@ int run_search(const PlanOptions& o, const Cluster& cluster, const std::string& 
   const std::string text = search_text(result, config_of, cluster);
   if (!o.html.empty()) write_file_atomic(o.html, plan_page("Search on " + cluster.name, text), false);
   if (!o.json) std::fputs(text.c_str(), stdout);
+  if (o.json && result.best.empty()) std::fputs(text.c_str(), stderr);
   if (o.json) std::fputs(search_json(result, config_of, cluster, command).c_str(), stdout);
   return 0;
 }
@@ -99,7 +100,7 @@ int main(int argc, char** argv) {
         "Costs no cluster: the step's own code is rehearsed, and what it computes and sends is simulated."};
     PlanOptions o;
     add_version(app, "plan", [] { return cpu_ops().isa(); });
-    app.add_option("--config", o.configs, "configuration file; several: later ones win");
+    app.add_option("--config", o.configs, "configuration file; several: later ones win")->allow_extra_args(false);
     app.add_option("--shape", o.shape, "a shape of bench step instead: " + shape_names());
     app.add_option("overrides", o.overrides, "configuration overrides, e.g. model_parallel_size=2");
     app.add_option("--cluster", o.cluster, "cluster file");

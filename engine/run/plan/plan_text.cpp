@@ -44,6 +44,7 @@ std::vector<std::pair<std::string, double>> path_by_kind(const Prediction& p) {
 }  // namespace
 
 std::string milliseconds(double ms) {
+  ms = std::max(0.0, ms);  // differences round to -0.00
   return printed(ms < 10.0 ? "%.2f ms" : ms < 1000.0 ? "%.1f ms" : "%.0f ms", ms);
 }
 

@@ -14,6 +14,12 @@ namespace {
 
 constexpr int kManyStops = 4;  // own slices of a tick that leave as one: more would only be more to simulate
 
+// Gradients and weights are touched once between two of their operations, with all others between: no cache holds
+// them. Activations have just been computed.
+bool comes_from_memory(Site site) {
+  return site == Site::kDpGradient || site == Site::kZeroParameter || site == Site::kEmbedding || site == Site::kOuter;
+}
+
 }  // namespace
 
 double RouteCode::handling(const TapeLeg& leg, bool is_send) const {
@@ -23,17 +29,27 @@ double RouteCode::handling(const TapeLeg& leg, bool is_send) const {
                  : leg.messages * costs.receive_message + bytes * costs.receive_byte;
 }
 
-void RouteCode::work(double seconds) {
+void RouteCode::work(double seconds, double from_memory) {
   if (seconds > 0.0) tape_.code.push_back({.code = TapeCode::kWork, .seconds = seconds});
+  if (from_memory <= 0.0) return;
+  if (tape_.code.size() == told_ || tape_.code.back().code != TapeCode::kWork)
+    tape_.code.push_back({.code = TapeCode::kWork});
+  slower_.emplace_back(tape_.code.size() - 1, from_memory);
 }
 
+void RouteCode::is_of(Site site) {
+  for (const auto& [instruction, seconds] : slower_)
+    if (comes_from_memory(site)) tape_.code[instruction].seconds += seconds;
+  slower_.clear();
+  told_ = tape_.code.size();
+}
+
+// Operations repeat from layer to layer and from step to step, and legs would be most of a large cluster's tapes.
 void RouteCode::put(TapeCode code, std::vector<TapeLeg>& legs) {
-  tape_.code.push_back({.code = code,
-                        .first = static_cast<int>(tape_.legs.size()),
-                        .count = static_cast<int>(legs.size()),
-                        .route = route_,
-                        .cyclic = cyclic_});
-  tape_.legs.insert(tape_.legs.end(), legs.begin(), legs.end());
+  const auto [at, fresh] = written_.try_emplace(legs, static_cast<int>(tape_.legs.size()));
+  if (fresh) tape_.legs.insert(tape_.legs.end(), legs.begin(), legs.end());
+  tape_.code.push_back(
+      {.code = code, .cyclic = cyclic_, .first = at->second, .count = static_cast<int>(legs.size()), .route = route_});
   legs.clear();
 }
 
@@ -63,7 +79,9 @@ void RouteCode::await(int post) {
 
 void RouteCode::await_sent(std::vector<int>& sends) {
   if (sends.empty()) return;
-  tape_.code.push_back({TapeCode::kAwaitSent, static_cast<int>(tape_.refs.size()), static_cast<int>(sends.size())});
+  tape_.code.push_back({.code = TapeCode::kAwaitSent,
+                        .first = static_cast<int>(tape_.refs.size()),
+                        .count = static_cast<int>(sends.size())});
   tape_.refs.insert(tape_.refs.end(), sends.begin(), sends.end());
   sends.clear();
 }
@@ -85,7 +103,8 @@ void RouteCode::add_exchange(const GroupLane& lane, std::span<const int> to, std
 void RouteCode::add_rounds(const RoundCodec& codec, int64_t count) {
   const CodecRates rates = cluster_.machine.codec(codec.name());
   const double bytes = 4.0 * static_cast<double>(count);
-  work(rates.encode_time(bytes, 1.0) + rates.decode_time(bytes, 1.0));
+  const FromMemory& more = cluster_.machine.from_memory;
+  work(rates.encode_time(bytes, 1.0) + rates.decode_time(bytes, 1.0), bytes * (more.encode + more.decode));
 }
 
 // One route.
@@ -152,7 +171,6 @@ class RouteCompiler {
   }
   const GroupLane& lane_of(int flow) const { return flow > 0 && run_.beyond ? *run_.beyond : lane_; }
   const Coder* coder(int call) const { return run_.calls[call].coder; }
-  static int call_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_call : stop.call; }
   TapeLeg leg(int flow, int member, int call, int64_t count) const {
     const auto pieces = static_cast<int>(pieces_of(count, run_.chunk));
     const int64_t bytes = slice_bytes(coder(call), run_.chunk, count, run_.dtypes[call]);
@@ -196,6 +214,20 @@ class RouteCompiler {
     const bool decodes = keeps && !coder(call)->keeps_decoded(run_.calls[call].msg);
     return rates(call).encode_time(fp32_bytes(count), calls(count)) + (decodes ? unpacking(call, count) : 0.0);
   }
+  // What a call takes longer from memory: to read a piece for it (a residual or a reference beside it), to write one.
+  double reading(int call, int64_t count) const {
+    const FromMemory& more = code_.cluster_.machine.from_memory;
+    if (coder(call) == nullptr) return plain_bytes(call, count) * more.message;
+    const bool two = coder(call)->traits().stateful || coder(call)->value_difference();
+    return fp32_bytes(count) * (more.encode + (two ? more.residual : 0.0));
+  }
+  double writing(int call, int64_t count) const {
+    const FromMemory& more = code_.cluster_.machine.from_memory;
+    return coder(call) == nullptr ? plain_bytes(call, count) * more.message : fp32_bytes(count) * more.decode;
+  }
+  double plain_bytes(int call, int64_t count) const {
+    return static_cast<double>(count) * static_cast<double>(size_of(run_.dtypes[call]));
+  }
   double calls(int64_t count) const { return static_cast<double>(pieces_of(count, run_.chunk)); }
   double unpacking(int call, int64_t count) const { return rates(call).decode_time(fp32_bytes(count), calls(count)); }
 
@@ -212,7 +244,11 @@ class RouteCompiler {
     std::vector<TapeLeg> legs;
     for (const Stop* stop : at_[static_cast<size_t>(t)]) {
       if (stop->kind != StopKind::kSend) continue;
-      code_.work(packing(*stop, stop->call, t, stop->result.space != Space::kNone));
+      const bool keeps = stop->result.space != Space::kNone, codes = coder(stop->call) != nullptr;
+      const int64_t count = count_at(*stop, t);
+      code_.work(packing(*stop, stop->call, t, keeps),
+                 (codes || stop->receivers() > 0 ? reading(stop->call, count) : 0.0) +
+                     (codes && keeps ? writing(stop->call, count) : 0.0));
       add_receivers(*stop, stop->call, t, legs);
       if (own <= kManyStops) leave(stop->out_flow, t, legs);
     }
@@ -223,6 +259,7 @@ class RouteCompiler {
     for (const Stop* stop : at_[static_cast<size_t>(t)]) {
       if (stop->flow != f || stop->from.peers() == 0) continue;
       const double bytes = fp32_bytes(count_at(*stop, t));
+      const bool keeps = stop->result.space != Space::kNone;
       const int64_t u = t + flows_[stop->flow].shift;
       std::vector<TapeLeg> legs;
       if (stop->kind == StopKind::kAdd) {
@@ -230,9 +267,10 @@ class RouteCompiler {
         const double adding = bytes / code_.cluster_.machine.sum_bytes_per_second;
         code_.work(coder(stop->call) == nullptr
                        ? stop->from.size * element * adding
-                       : adding + stop->from.peers() * unpacking(stop->call, count_at(*stop, t)));
+                       : adding + stop->from.peers() * unpacking(stop->call, count_at(*stop, t)),
+                   coder(stop->call) != nullptr && keeps ? writing(stop->call, count_at(*stop, t)) : 0.0);
         if (stop->receivers() == 0) continue;
-        code_.work(packing(*stop, stop->out_call, t, stop->result.space != Space::kNone));
+        code_.work(packing(*stop, stop->out_call, t, keeps));
         add_receivers(*stop, stop->out_call, t, legs);
         leave(stop->out_flow, u, legs);
       } else {
@@ -240,7 +278,8 @@ class RouteCompiler {
           add_receivers(*stop, stop->call, t, legs);
           leave(stop->out_flow, u, legs);
         }
-        if (coder(stop->call) != nullptr) code_.work(unpacking(stop->call, count_at(*stop, t)));
+        code_.work(coder(stop->call) == nullptr ? 0.0 : unpacking(stop->call, count_at(*stop, t)),
+                   writing(stop->call, count_at(*stop, t)));
       }
     }
   }

@@ -28,10 +28,13 @@ class RouteCode {
   void add_route(const GroupLane& lane, const RouteRun& run);
   void add_exchange(const GroupLane& lane, std::span<const int> to, std::span<const int> from, int64_t bytes);
   void add_rounds(const RoundCodec& codec, int64_t count);
+  // All that was added since the last call is an operation of this site.
+  void is_of(Site site);
 
  private:
   friend class RouteCompiler;
-  void work(double seconds);
+  // from_memory: what it takes longer where the tensor comes from memory (FromMemory).
+  void work(double seconds, double from_memory = 0.0);
   // Of messages that this rank sends or has received: the work they take, and for sends the instruction.
   int send(std::vector<TapeLeg>& legs);
   int post(std::vector<TapeLeg>& legs);
@@ -45,6 +48,9 @@ class RouteCode {
   int most_pieces_;
   int route_ = 0;  // of what is being told
   bool cyclic_ = false;
+  size_t told_ = 0;                                // instructions of operations whose site is known
+  std::vector<std::pair<size_t, double>> slower_;  // of the others: kWork, and what it takes longer from memory
+  std::map<std::vector<TapeLeg>, int> written_;    // where these legs stand
   std::map<const SendQueue*, int> queues_;
   std::map<int, int> routes_;                           // by communicator
   std::map<std::tuple<int, int, bool>, int> messages_;  // by communicator, peer, direction

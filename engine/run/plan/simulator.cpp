@@ -44,6 +44,7 @@ class Engine {
     result_.actors.resize(tapes.size());
     group_states_.resize(links_.groups.size());
     lines_.resize(static_cast<size_t>(links_.line_count));
+    flow_of_work_.resize(links_.networks.size());
     for (size_t g = 0; g < links_.groups.size(); ++g)
       group_states_[g].posts = links_.groups[g].posts, group_states_[g].unposted = links_.groups[g].receives;
     if (spans_) log_.open(tapes.size(), links_.groups.size());
@@ -55,7 +56,7 @@ class Engine {
     std::vector<int> ended;
     for (;;) {
       double next = queue_.empty() ? kForever : queue_.top().time;
-      next = std::min(next, links_.network.next());
+      for (FairPool& network : links_.networks) next = std::min(next, network.next());
       for (FairPool& host : hosts_) next = std::min(next, host.next());
       if (next == kForever) break;
       now_ = next;
@@ -74,11 +75,12 @@ class Engine {
         for (int work : ended) over.push_back(host_works_[h][static_cast<size_t>(work)]);
         for (const HostWork& work : over) work_is_over(work);
       }
-      if (links_.network.next() <= now_) {
+      for (size_t n = 0; n < links_.networks.size(); ++n) {
+        if (links_.networks[n].next() > now_) continue;
         ended.clear();
-        links_.network.advance(now_, ended);
+        links_.networks[n].advance(now_, ended);
         std::vector<std::pair<int, int>> over;
-        for (int work : ended) over.push_back(flow_of_work_[static_cast<size_t>(work)]);
+        for (int work : ended) over.push_back(flow_of_work_[n][static_cast<size_t>(work)]);
         for (const auto& flow : over) flow_is_over(flow);
       }
     }
@@ -198,7 +200,7 @@ class Engine {
   void work_is_over(const HostWork& done) {
     Actor& me = actor(done.actor);
     if (done.compute) {
-      if (spans_) log_.computed(done.actor, me.since, now_);
+      if (logs_) log_.computed(done.actor, me.since, now_);
       if (me.step == measured_) {
         result_.actors[static_cast<size_t>(done.actor)].compute += me.alone;
         result_.actors[static_cast<size_t>(done.actor)].contention += now_ - me.since - me.alone;
@@ -207,7 +209,7 @@ class Engine {
     }
     const int op = me.moving;
     me.moving = -1;
-    if (spans_) log_.worked(done.actor, op, me.mode == Mode::kIssues, me.moves_since, now_);
+    if (logs_) log_.worked(done.actor, op, me.mode == Mode::kIssues, me.moves_since, now_);
     if (!std::exchange(me.polls, false)) ++state(done.actor, op).pc;
     if (!execute(done.actor, op)) return;
     if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(done.actor);
@@ -248,7 +250,7 @@ class Engine {
         }
         case TapeKind::kIssue:
           state(a, event.operation).issued = now_;
-          if (spans_) log_.issued(a, event.operation, now_);
+          if (logs_) log_.issued(a, event.operation, now_);
           hold(a, event.operation);
           me.mode = Mode::kIssues, me.operation = event.operation, me.since = now_;
           me.ready.push_front(event.operation);
@@ -268,7 +270,9 @@ class Engine {
           break;
         case TapeKind::kStep:
           result_.actors[static_cast<size_t>(a)].step_ends.push_back(now_);
-          if (me.step++ == measured_) me.logged = log_.lines();
+          if (me.step++ == measured_) me.logged = log_.lines(), ++over_;
+          // The path needs no line from before the first of them began the step, and none from behind the last one.
+          logs_ = spans_ && (logs_ || me.step == measured_) && over_ < static_cast<int>(actors_.size());
           break;
       }
     }
@@ -287,7 +291,7 @@ class Engine {
         if (spans_) result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
       }
     }
-    if (spans_) log_.waited(a, me.operation, now_);
+    if (logs_) log_.waited(a, me.operation, now_);
     me.operation = -1;
     go_on(a);
   }
@@ -363,7 +367,7 @@ class Engine {
           std::deque<int>& queue = actor(a).queues[static_cast<size_t>(i.first)];
           std::erase(queue, op);
           if (!queue.empty()) {
-            if (spans_) log_.turn(a, queue.front(), op, now_);
+            if (logs_) log_.turn(a, queue.front(), op, now_);
             make_ready(a, queue.front());
           }
           break;
@@ -404,7 +408,7 @@ class Engine {
   // What an operation waited for is here; somebody has to poll.
   void came(int a, int op, int group) {
     if (--state(a, op).pending > 0) return;
-    if (spans_) log_.ready(a, op, group, now_);
+    if (logs_) log_.ready(a, op, group, now_);
     Actor& me = actor(a);
     const Machine& m = cluster_.machine;
     const bool crowded = hosts_[static_cast<size_t>(me.host)].full(me.core);
@@ -471,9 +475,11 @@ class Engine {
     s.arrives = now_;
     for (int f = group.first; f < group.first + group.count; ++f) {
       const LinkedFlow& flow = links_.flows[static_cast<size_t>(f)];
-      const int work = links_.network.add(now_, flow.bytes, kForever, 1.0, flow.uses, flow.count);
-      if (static_cast<size_t>(work) >= flow_of_work_.size()) flow_of_work_.resize(static_cast<size_t>(work) + 1);
-      flow_of_work_[static_cast<size_t>(work)] = {g, f};
+      const LinkedPath& path = links_.paths[static_cast<size_t>(flow.path)];
+      const auto n = static_cast<size_t>(path.network);
+      const int work = links_.networks[n].add(now_, flow.bytes, kForever, 1.0, path.uses, path.count);
+      if (static_cast<size_t>(work) >= flow_of_work_[n].size()) flow_of_work_[n].resize(static_cast<size_t>(work) + 1);
+      flow_of_work_[n][static_cast<size_t>(work)] = {g, f};
     }
     if (group.count == 0) depart(g);
   }
@@ -481,7 +487,8 @@ class Engine {
   void flow_is_over(std::pair<int, int> which) {
     const auto [g, f] = which;
     GroupState& s = group_states_[static_cast<size_t>(g)];
-    s.arrives = std::max(s.arrives, now_ + links_.flows[static_cast<size_t>(f)].latency);
+    const LinkedFlow& flow = links_.flows[static_cast<size_t>(f)];
+    s.arrives = std::max(s.arrives, now_ + links_.paths[static_cast<size_t>(flow.path)].latency);
     if (--s.flows == 0) depart(g);
   }
 
@@ -539,7 +546,8 @@ class Engine {
   const Folding& folding_;
   const Cluster& cluster_;
   int measured_;
-  bool spans_;
+  bool spans_, logs_ = false;
+  int over_ = 0;  // actors that have ended the measured step
   LinkedTapes links_;
   Simulation result_;
   double now_ = 0.0, late_ = kLate;
@@ -551,7 +559,7 @@ class Engine {
   std::map<int, int> host_numbers_;
   std::vector<FairPool> hosts_;
   std::vector<std::vector<HostWork>> host_works_;
-  std::vector<std::pair<int, int>> flow_of_work_;
+  std::vector<std::vector<std::pair<int, int>>> flow_of_work_;  // by network
   PathLog log_;
 };
 

@@ -32,6 +32,7 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   Ticket issued(const OperationNote& note) override {
     const int number = static_cast<int>(tape_.operations.size());
     const int end = static_cast<int>(tape_.code.size());
+    code_.is_of(static_cast<Site>(note.label.number));
     tape_.operations.push_back({static_cast<Site>(note.label.number), note.verb, begun_, end - begun_,
                                 static_cast<double>(note.bytes), take_blocks()});
     tape_.sites.emplace(note.group, tape_.operations.back().site);
@@ -126,6 +127,8 @@ Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int 
       static_cast<int>(config.accumulation), steps,
       [&](const PlanNode& node, StepTimer::Clock::time_point, StepTimer::Clock::time_point) { recorder.node(node); },
       [&](int, const SitePrices& counted) { recorder.step_is_over(counted); });
+  tape.events.shrink_to_fit();
+  tape.code.shrink_to_fit();
   return tape;
 }
 

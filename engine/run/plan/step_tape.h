@@ -3,6 +3,7 @@
 // pieces, windows and rules are a run's.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,6 +22,7 @@ namespace thinwire {
 struct TapeLeg {
   int channel = 0, peer = 0, messages = 1;
   int64_t bytes = 0;
+  auto operator<=>(const TapeLeg&) const = default;
 };
 
 enum class TapeCode : uint8_t {
@@ -35,12 +37,12 @@ enum class TapeCode : uint8_t {
 
 struct TapeInstruction {
   TapeCode code = TapeCode::kWork;
+  bool cyclic = false;       // kPost, kSend: to a neighbour, which for some ranks is on another node
   int first = 0, count = 0;  // legs, or as above
-  double seconds = 0.0;
   // kPost, kSend: number of the route among those of its communicator (a message: among those to or from that rank, by
-  // direction); folded tapes are linked by it. cyclic: to a neighbour, which for some ranks is on another node.
+  // direction); folded tapes are linked by it.
   int route = 0;
-  bool cyclic = false;
+  double seconds = 0.0;
 };
 
 // Bytes of the most blocks of one size that an operation has of the pool at a time. The pool (scratch.h) hands out
@@ -76,7 +78,7 @@ struct Tape {
   std::vector<TapeEvent> events;
   std::vector<TapeOperation> operations;
   std::vector<TapeInstruction> code;
-  std::vector<TapeLeg> legs;
+  std::vector<TapeLeg> legs;  // instructions with the same ones share them
   std::vector<int> refs;
   int queues = 0;
   std::map<int, Site> sites;        // of communicators, by number

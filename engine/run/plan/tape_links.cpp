@@ -26,6 +26,7 @@ class Linker {
       link_sends(static_cast<int>(a));
     }
     for (size_t a = 0; a < tapes_.size(); ++a) link_posts(static_cast<int>(a));
+    make_networks();
     if (!folding_.folded) {
       TW_CHECK(out_.unmatched == 0, out_.unmatched, " receives without a send");  // folded: ranks differ in last pieces
       for (const auto& [key, line] : lines_)
@@ -138,10 +139,36 @@ class Linker {
 
   // A resource of one kind and place, made when it is first used.
   int resource(int kind, int place, const ClusterLink& link) {
-    const auto [at, fresh] = resources_.try_emplace({kind, place}, 0);
-    if (fresh)
-      at->second = out_.network.add_resource(link.bytes_per_second(), link.burst_bytes, cluster_.machine.burst_rate());
+    const auto [at, fresh] = resources_.try_emplace({kind, place}, static_cast<int>(used_.size()));
+    if (fresh) used_.push_back({&link, at->second});
     return at->second;
+  }
+
+  // Links that some path takes together share their rates, and are told as one network; others are not looked at when
+  // rates are shared anew.
+  void make_networks() {
+    const auto root_of = [&](int r) {
+      while (used_[static_cast<size_t>(r)].joined != r) r = used_[static_cast<size_t>(r)].joined;
+      return r;
+    };
+    for (const LinkedPath& path : out_.paths)
+      for (int u = 1; u < path.count; ++u) {
+        const int a = root_of(path.uses[0].resource), b = root_of(path.uses[u].resource);
+        used_[static_cast<size_t>(std::max(a, b))].joined = std::min(a, b);
+      }
+    out_.networks.resize(1);
+    std::map<int, int> network_of;            // by root
+    std::vector<std::pair<int, int>> places;  // of resources: network, number there
+    for (int r = 0; r < static_cast<int>(used_.size()); ++r) {
+      const auto [at, fresh] = network_of.try_emplace(root_of(r), static_cast<int>(network_of.size()));
+      if (at->second == static_cast<int>(out_.networks.size())) out_.networks.emplace_back();
+      const ClusterLink& link = *used_[static_cast<size_t>(r)].link;
+      places.emplace_back(at->second, out_.networks[static_cast<size_t>(at->second)].add_resource(
+                                          link.bytes_per_second(), link.burst_bytes, cluster_.machine.burst_rate()));
+    }
+    for (LinkedPath& path : out_.paths)
+      for (int u = 0; u < path.count; ++u)
+        std::tie(path.network, path.uses[u].resource) = places[static_cast<size_t>(path.uses[u].resource)];
   }
 
   // How many ranks that an actor stands for share the node or rack of its first one.
@@ -163,14 +190,20 @@ class Linker {
     g.first = static_cast<int>(out_.flows.size());
     for (int r = 0; r < kReaches; ++r)
       if (bytes[static_cast<size_t>(r)] > 0.0)
-        out_.flows.push_back(flow(g, static_cast<Reach>(r), bytes[static_cast<size_t>(r)]));
+        out_.flows.push_back({bytes[static_cast<size_t>(r)], path(g, static_cast<Reach>(r))});
     g.count = static_cast<int>(out_.flows.size()) - g.first;
   }
 
-  LinkedFlow flow(const LinkedGroup& group, Reach reach, double bytes) {
+  int path(const LinkedGroup& group, Reach reach) {
+    const auto [at, fresh] =
+        paths_.try_emplace({group.from, group.to, static_cast<int>(reach)}, static_cast<int>(out_.paths.size()));
+    if (fresh) out_.paths.push_back(new_path(group, reach));
+    return at->second;
+  }
+
+  LinkedPath new_path(const LinkedGroup& group, Reach reach) {
     enum Kind { kRankOut, kRankIn, kBus, kNodeOut, kNodeIn, kRackOut, kRackIn };
-    LinkedFlow f;
-    f.bytes = bytes;
+    LinkedPath f;
     const int from = folding_.rank_of(group.from), to = folding_.rank_of(group.to);
     const auto use = [&](int kind, int place, const ClusterLink& link, double share) {
       if (link.gbps == kUnlimited) return;
@@ -206,7 +239,13 @@ class Linker {
   std::map<std::pair<uint64_t, int>, Line> lines_;
   std::map<std::tuple<int, int, int>, int> wires_;
   std::map<std::pair<int, int>, std::array<double, kReaches>> parts_;
+  struct Used {
+    const ClusterLink* link;
+    int joined;  // to this resource, or itself
+  };
+  std::vector<Used> used_;
   std::map<std::pair<int, int>, int> resources_;
+  std::map<std::tuple<int, int, int>, int> paths_;
   std::map<std::pair<int, bool>, double> sharers_;
   std::vector<int> small_;
 };

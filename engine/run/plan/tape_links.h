@@ -9,12 +9,18 @@
 
 namespace thinwire {
 
+// The links that flows between two actors share.
+struct LinkedPath {
+  double latency = 0.0;  // seconds
+  int network = 0;
+  FairPool::Use uses[FairPool::kMostUses];  // of that network
+  int count = 0;                            // 0: through memory
+};
+
 // Bytes from an actor to ranks that it reaches alike.
 struct LinkedFlow {
   double bytes = 0.0;
-  double latency = 0.0;  // seconds
-  FairPool::Use uses[FairPool::kMostUses];
-  int count = 0;  // 0: through memory
+  int path = 0;
 };
 
 // What leaves an actor in one kSend for the ranks of one actor (folded: for all ranks of a stage, as one).
@@ -29,13 +35,14 @@ struct LinkedGroup {
 };
 
 struct LinkedTapes {
+  std::vector<LinkedPath> paths;
   std::vector<LinkedFlow> flows;
   std::vector<LinkedGroup> groups;
   // Per actor and instruction: [first, second) of `lists`, of kSend the groups that leave, of kPost those that come.
   std::vector<std::vector<std::pair<int, int>>> places;
   std::vector<int> lists;
   int line_count = 0;
-  FairPool network;
+  std::vector<FairPool> networks;  // links of two of them are on no path together; at least one
   int unmatched =
       0;  // receives without a send of their own; only folded tapes, whose ranks differ in their last pieces
 };

@@ -109,7 +109,10 @@ int main(int argc, char** argv) {
     app.add_option("--html", o.html, "write what is printed as a page");
     auto* const search = app.add_flag(
         "--search", o.search, "look for the fastest layout, schedule, micro-batch and preset under the memory limit");
-    app.add_option("--presets", o.presets, "compression presets that --search tries")->delimiter(',')->needs(search);
+    app.add_option("--presets", o.presets, "compression presets that --search tries")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->needs(search);
     app.add_flag("--json", o.json, "print one JSON line in place of the text; --search: one per candidate before it");
     if (const auto code = parse_command_line(app, "plan", argc, argv)) return *code;
     return run_plan(o, command_of(argc, argv));

@@ -83,8 +83,9 @@ TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
 // A process may need less here than its plan says.
 TEST(MachineFile, WhatWasMeasuredReplacesWhatIsAssumed) {
   const Machine m = read_machine(write(
-      R"({"gflops": 100, "memory_gbytes_per_s": 10, "uneven": 0.03, "beside_plan_mib": -1.5, "calibrated": true})"));
+      R"({"gflops": 100, "memory_gbytes_per_s": 10, "uneven": 0.03, "waiting_share": 0.12, "beside_plan_mib": -1.5, "calibrated": true})"));
   EXPECT_DOUBLE_EQ(m.uneven, 0.03);
+  EXPECT_DOUBLE_EQ(m.waiting_share, 0.12);
   EXPECT_DOUBLE_EQ(m.beside_plan, -1.5 * (1 << 20));
   EXPECT_FALSE(m.ranking_only);
 }

@@ -292,6 +292,21 @@ TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
     }
 }
 
+// a and b work in turn: on one core each is slowed by the polls of the other, which waits.
+TEST(Simulator, WhoWaitsTakesAPartOfTheCore) {
+  Cluster cluster = free_cluster(2, 0.0);
+  cluster.machine.waiting_share = 0.25;
+  for (int cores : {1, 2}) {
+    cluster.shared_cores = cores;
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s) {
+      a.compute(0.03).send(1, 8).issue().wait().await(1, 8).issue().wait().step();
+      b.await(0, 8).issue().wait().compute(0.03).send(0, 8).issue().wait().step();
+    }
+    EXPECT_NEAR(run({a, b}, cluster).step_seconds, cores == 1 ? 0.08 : 0.06, 1e-6) << cores;
+  }
+}
+
 // Every message that comes while b computes has the progress thread poll twice.
 TEST(Simulator, PollsTakeTheCore) {
   Cluster cluster = free_cluster(2, 0.0);

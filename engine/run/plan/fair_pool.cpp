@@ -20,6 +20,12 @@ int FairPool::add_resource(double capacity, double burst, double peak) {
   return static_cast<int>(capacity_.size()) - 1;
 }
 
+void FairPool::set_capacity(double now, int resource, double capacity) {
+  settle(now);
+  capacity_[static_cast<size_t>(resource)] = capacity;
+  stale_ = true;
+}
+
 int FairPool::add(double now, double amount, double limit, double weight, const Use* uses, int count,
                   const Slowdown& slowdown) {
   TW_CHECK(count <= kMostUses && amount >= 0.0 && weight > 0.0);

@@ -24,6 +24,7 @@ class FairPool {
   // burst: amount beyond the capacity that passes at `peak` after a pause in which less was used: a token bucket, full
   // at first.
   int add_resource(double capacity, double burst = 0.0, double peak = 0.0);
+  void set_capacity(double now, int resource, double capacity);
   // Work of `amount` at a rate of at most `limit`. The rates of all works grow together, each `weight` times as fast,
   // until a resource of theirs is used up. uses: at most kMostUses; none: at `limit`. Returns the number by which
   // advance() and rate() know it.

@@ -180,6 +180,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.waiter_seconds = f.number("waiter_us", 0.0, 0.0, 1e6) * 1e-6;
   m.crowded_wake = f.number("crowded_wake_us", 0.0, 0.0, 1e6) * 1e-6;
   m.crowded_yield = f.number("crowded_yield_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.waiting_share = f.number("waiting_share", 0.0, 0.0, 0.9);
   m.shortest_nap = f.number("shortest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   m.longest_nap = f.number("longest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   m.poll = f.number("poll_us", 0.0, 0.0, 1e6) * 1e-6;

@@ -78,6 +78,7 @@ struct Machine {
   double waiter_seconds = 0.0;                   // until a waiting thread notices what has arrived
   double crowded_wake = 0.0;                     // until one that sleeps gets a core on which another works,
   double crowded_yield = 0.0;                    // and until one gets it back that yields
+  double waiting_share = 0.0;                    // of a core that others compute on: a waiting thread's polls
   double shortest_nap = 0.0, longest_nap = 0.0;  // of the progress thread, while nobody waits
   double poll = 0.0;                             // of a core, for each of its polls
 

@@ -259,6 +259,7 @@ class Engine {
         case TapeKind::kWait:
           if (state(a, event.operation).done) break;
           me.mode = Mode::kWaits, me.operation = event.operation, me.since = me.quiet_since = now_;
+          count_waiter(a, 1);
           for (int op : me.unnoticed) state(a, op).ready = true, me.ready.push_back(op);
           me.unnoticed.clear();
           move_on(a);
@@ -291,9 +292,21 @@ class Engine {
         if (spans_) result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
       }
     }
+    if (me.mode == Mode::kWaits) count_waiter(a, -1);
     if (logs_) log_.waited(a, me.operation, now_);
     me.operation = -1;
     go_on(a);
+  }
+
+  // Polls of whoever waits take a part of the core from the ranks that work there. Where all wait, one of them moves
+  // messages, and its own polls are part of that.
+  void count_waiter(int a, int more) {
+    const double share = cluster_.machine.waiting_share;
+    if (share <= 0.0 || !pinned(a)) return;
+    const Actor& me = actor(a);
+    const int here = (static_cast<int>(tapes_.size()) - me.core - 1) / cluster_.shared_cores + 1;
+    const int others = std::min(waiters_[me.core] += more, here - 1);
+    hosts_[static_cast<size_t>(me.host)].set_capacity(now_, me.core, std::max(0.1, 1.0 - share * others));
   }
 
   // --- operations
@@ -557,6 +570,7 @@ class Engine {
   std::vector<GroupState> group_states_;
   std::vector<Line> lines_;
   std::map<int, int> host_numbers_;
+  std::map<int, int> waiters_;  // by core of shared_cores
   std::vector<FairPool> hosts_;
   std::vector<std::vector<HostWork>> host_works_;
   std::vector<std::vector<std::pair<int, int>>> flow_of_work_;  // by network

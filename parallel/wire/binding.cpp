@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "engine/base/core/check.h"
@@ -104,6 +105,18 @@ std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int loc
   return chosen;
 }
 
+int cpus_per_rank(const std::vector<std::vector<int>>& masks, int local_rank) {
+  const std::vector<int>& mine = masks[static_cast<size_t>(local_rank)];
+  std::set<int> all;
+  int ranks = 0;
+  for (const std::vector<int>& mask : masks) {
+    if (std::find_first_of(mask.begin(), mask.end(), mine.begin(), mine.end()) == mask.end()) continue;
+    all.insert(mask.begin(), mask.end());
+    ++ranks;
+  }
+  return ranks == 0 ? 0 : static_cast<int>(all.size()) / ranks;
+}
+
 std::vector<int> allowed_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -125,11 +138,12 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
   return list;
 }
 
-std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper) {
+CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper) {
   const NodePlace place = place_on_node(nodes, transport.rank());
-  if (place.local_size == 1) return {};
+  const std::vector<int> allowed = allowed_cpus();
+  if (place.local_size == 1) return {{}, static_cast<int>(allowed.size())};
   Mask mine{};
-  for (int cpu : allowed_cpus()) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
+  for (int cpu : allowed) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
   std::vector<Mask> masks(static_cast<size_t>(place.local_size));
   masks[static_cast<size_t>(place.local_rank)] = mine;
   Handshake handshake(transport, kTag, keeper);
@@ -143,11 +157,12 @@ std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nod
   std::vector<std::vector<int>> lists;
   for (const Mask& mask : masks) lists.push_back(list_of(mask));
   const std::vector<int> chosen = choose_cpus(lists, place.local_rank, machine_cpus(lists.front()));
-  if (chosen.empty()) return {};
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int cpu : chosen) CPU_SET(cpu, &set);
-  return ::sched_setaffinity(0, sizeof set, &set) == 0 ? chosen : std::vector<int>{};
+  if (!chosen.empty() && ::sched_setaffinity(0, sizeof set, &set) == 0)
+    return {chosen, static_cast<int>(chosen.size())};
+  return {{}, allowed.empty() ? 1 : cpus_per_rank(lists, place.local_rank)};  // of more CPUs than a mask holds: unknown
 }
 
 }  // namespace thinwire

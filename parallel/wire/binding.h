@@ -39,9 +39,17 @@ std::vector<int> allowed_cpus();
 // What /sys says of them; CPUs of which it says nothing are left out.
 std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
 
-// Binds the calling thread - threads that it starts later inherit that - and returns the chosen CPUs, empty if nothing
-// was changed. All ranks call it once, before Progress exists: masks are exchanged over `transport` with tag kTags - 1.
+// How many CPUs a rank may count on: those that it and the ranks beside it may use, over these ranks; 0: ranks have to
+// share one. masks: as above, of this rank at least one.
+int cpus_per_rank(const std::vector<std::vector<int>>& masks, int local_rank);
+
+struct CpuShare {
+  std::vector<int> bound;  // the chosen CPUs; empty: nothing was changed
+  int cpus = 0;            // cpus_per_rank()
+};
+// Binds the calling thread; threads that it starts later inherit that. All ranks call it once, before Progress exists:
+// masks are exchanged over `transport` with tag kTags - 1.
 class Keeper;
-std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper = nullptr);
+CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper = nullptr);
 
 }  // namespace thinwire

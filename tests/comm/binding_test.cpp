@@ -111,6 +111,18 @@ TEST(Binding, RandomMasksAreCoveredDisjointlyAndEvenly) {
   }
 }
 
+// A launcher that binds ranks may give several of them one core, and a container may have fewer than its machine.
+TEST(Binding, CpusPerRank) {
+  EXPECT_EQ(cpus_per_rank(same(range(0, 8), 2), 1), 4);
+  EXPECT_EQ(cpus_per_rank(same(range(0, 2), 4), 0), 0) << "more ranks than cores";
+  EXPECT_EQ(cpus_per_rank({range(0, 4), range(4, 8)}, 1), 4) << "divided by the launcher";
+  const std::vector<std::vector<int>> wrapped = {{0}, {1}, {0}};
+  EXPECT_EQ(cpus_per_rank(wrapped, 0), 0);
+  EXPECT_EQ(cpus_per_rank(wrapped, 1), 1);
+  EXPECT_EQ(cpus_per_rank({range(0, 8), range(0, 4)}, 0), 4) << "overlapping";
+  EXPECT_EQ(cpus_per_rank(same({}, 2), 0), 0) << "no masks known";
+}
+
 TEST(Binding, MachineKnowsTheAllowedCpus) {
   const std::vector<int> allowed = allowed_cpus();
   ASSERT_FALSE(allowed.empty());
@@ -125,7 +137,9 @@ TEST(Binding, BindsRanksToDisjointCores) {
   std::set<int> used;
   size_t total = 0;
   run_local_ranks(2, [&](Transport& transport) {
-    const std::vector<int> chosen = bind_to_cores(transport, {0, 0});
+    const CpuShare share = bind_to_cores(transport, {0, 0});
+    const std::vector<int>& chosen = share.bound;
+    EXPECT_EQ(share.cpus, chosen.empty() ? static_cast<int>(before.size()) / 2 : static_cast<int>(chosen.size()));
     std::lock_guard lock(mutex);
     EXPECT_EQ(allowed_cpus(), chosen.empty() ? before : chosen);
     used.insert(chosen.begin(), chosen.end());
@@ -138,7 +152,9 @@ TEST(Binding, BindsRanksToDisjointCores) {
     EXPECT_EQ(used.size(), cores.size() >= 2 ? before.size() : 0);
   }
   run_local_ranks(2, [&](Transport& transport) {
-    EXPECT_TRUE(bind_to_cores(transport, {0, 1}).empty()) << "alone on its node";
+    const CpuShare share = bind_to_cores(transport, {0, 1});
+    EXPECT_TRUE(share.bound.empty()) << "alone on its node";
+    EXPECT_EQ(share.cpus, static_cast<int>(before.size()));
   });
 }
 

@@ -1,8 +1,6 @@
 // Start-up of a job: who is there, what they agree on, which mesh they form.
 #include "engine/run/train/job.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -43,9 +41,7 @@ Job::Job(Keeper* keeper) : keeper_(keeper), world_(open_world(keeper)), transpor
   if (!world_.notice.empty())
     log_warning("warning: " + world_.hosts[static_cast<size_t>(rank())] + ": " + world_.notice);
   if (size() == 1) return;
-  const std::vector<int> all = allowed_cpus();
-  bound_ = !bind_to_cores(*transport_, world_.nodes, keeper_).empty() ||
-           static_cast<long>(all.size()) < sysconf(_SC_NPROCESSORS_ONLN);  // the launcher has divided them
+  cpus_ = bind_to_cores(*transport_, world_.nodes, keeper_).cpus;
   ProgressOptions options;
   // Until the configuration says how long to wait.
   if (keeper_ != nullptr) options.watchdog_seconds = keeper_->start_seconds();
@@ -58,6 +54,7 @@ Job::Job(Transport& transport) : transport_(&transport) {
   nodes_.assign(static_cast<size_t>(size()), 0);
   local_rank_ = rank(), local_size_ = size();
   if (size() == 1) return;
+  cpus_ = static_cast<int>(allowed_cpus().size()) / size();
   progress_ = std::make_unique<Progress>(*transport_);
   control_ = make_control(*progress_, size(), nullptr);
 }
@@ -104,7 +101,7 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   ProgressOptions options;
   options.watchdog_seconds = config.layout.watchdog_seconds;
   options.report_directory = config.run_dir;
-  if (local_size_ > static_cast<int>(allowed_cpus().size()) && !bound_) options.spin_us = 0;  // leave the core to them
+  if (cpus_ == 0) options.spin_us = 0;  // leave the core to the others
   options.hosts = world_.hosts;
   options.on_hang = on_hang_;
   options.watch_net = watch_net_.get(), options.keeper = keeper_;
@@ -138,8 +135,7 @@ int Job::machines() const {
 
 void Job::share_cores(RunConfig& config) const {
   if (config.threads_per_rank > 0 || local_size_ == 1) return;
-  const int cores = static_cast<int>(allowed_cpus().size());
-  config.threads_per_rank = std::max(1, bound_ ? cores : cores / local_size_);
+  config.threads_per_rank = std::min(resolve_threads(config), std::max(1, cpus_));
 }
 
 // A launcher that sees one rank end with a code kills the others, and may then report their end instead of the code: so

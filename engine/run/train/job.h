@@ -81,7 +81,7 @@ class Job {
   std::vector<int> nodes_;
   std::function<void(const std::string&)> on_hang_;
   int local_rank_ = 0, local_size_ = 1;
-  bool bound_ = false;  // this rank has cores of its own
+  int cpus_ = 0;  // that this rank may count on; 0: it shares one with others
 };
 
 }  // namespace thinwire

@@ -128,6 +128,21 @@ TEST(MegatronArgs, OlderAndRarerFlags) {
   EXPECT_EQ(load(kSmall + "--activations-checkpoint-method uniform").run.model.recompute, Recompute::kFull);
 }
 
+// Flags of Megatron that exist only as the negation of a default, or that were added late.
+TEST(MegatronArgs, FlagsThatTakeADefaultBack) {
+  for (const char* flag :
+       {"--disable-tp-comm-split-ag", "--disable-tp-comm-split-rs", "--disable-tp-comm-overlap-ag",
+        "--disable-tp-comm-overlap-rs", "--disable-tp-comm-bulk-dgrad", "--disable-tp-comm-bulk-wgrad",
+        "--no-align-grad-reduce", "--no-align-param-gather", "--no-manual-gc-eval", "--bert-no-binary-head",
+        "--no-pin-cpu-grads", "--disable-msc", "--no-gradient-reduce-div-fusion", "--check-for-spiky-loss",
+        "--disable-bf16-reduced-precision-matmul", "--distributed-timeout-seconds-after-init 60"})
+    EXPECT_EQ(message_of(kSmall + flag), "accepted") << flag;
+  // What would change numbers, or what is trained on, is refused.
+  for (const char* flag : {"--no-fp8-wgrad", "--iterations-to-skip 3 4", "--quick-geglu", "--sample-rate 0.5",
+                           "--decrease-batch-size-if-needed", "--pretrained-checkpoint x", "--qk-l2-norm"})
+    EXPECT_NE(message_of(kSmall + flag).find("not supported"), std::string::npos) << flag;
+}
+
 // As the shell reads them: to the end of the line, wherever a word begins.
 TEST(MegatronArgs, Comments) {
   EXPECT_EQ(shell_words("a # b 'c $d (e) \\\n f#g '#h' \\\n  # i\n\"#j\" #"),

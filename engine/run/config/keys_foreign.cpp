@@ -28,7 +28,8 @@ KeyTopic noted_keys() {
         scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion bias_dropout_fusion rope_fusion
         layernorm_fusion rmsnorm_fusion no_bias_dropout_fusion no_masked_softmax_fusion no_rope_fusion
         no_persist_layer_norm use_flashattn_swiglu gradient_accumulation_fusion no_gradient_accumulation_fusion
-        attention_backend use_flash_attn fused_kernels_build_path)");
+        no_gradient_reduce_div_fusion use_te_activation_func disable_jit_fuser attention_backend use_flash_attn
+        fused_kernels_build_path)");
   note("layers are computed by this engine's kernels, not by Transformer Engine's; fp8 is fp8_format",
        R"(
         te_columnparallel te_rowparallel te_layernorm_mlp te_mha te_fp8_format te_fp8_wgrad
@@ -51,7 +52,7 @@ KeyTopic noted_keys() {
         eval_loss_logging char_level_ppl memory_breakdown)");
   note("the console follows log_interval", "steps_per_print");
   note("memory is planned before the first step, and nothing is collected",
-       "manual_gc manual_gc_interval empty_unused_memory_level");
+       "manual_gc manual_gc_interval no_manual_gc_eval empty_unused_memory_level");
   note("head and loss are computed in pieces", "cross_entropy_loss_fusion cross_entropy_fusion_impl");
   note("data comes from data_path", "mock_data tiktoken_pattern");
   note("times per part of the step are always measured",
@@ -83,11 +84,15 @@ KeyTopic noted_keys() {
         kl_impl kl_div_beta reinforce_leave_one_out precompute_model_name online_dataserver_ips
         online_dataserver_ports weight_server_port coord_check_nsteps coord_check_nseeds mup_init_scale
         mup_attn_temp mup_output_temp mup_embedding_mult mup_rp_embedding_mult mup_width_scale mup_lr mup_std
-        mup_hidden_size mup_d_model_base mup_save)");
+        mup_hidden_size mup_d_model_base mup_save mtp_loss_scaling_factor activation_func_clamp_value
+        use_fused_weighted_squared_relu optimizer_offload_fraction overlap_cpu_optimizer_d2h_h2d no_pin_cpu_grads
+        no_pin_cpu_params fsdp_double_buffer keep_fp8_transpose_cache torch_fsdp2_no_reshard_after_forward
+        no_strict_fsdp_dtensor_load retriever_seq_length bert_no_binary_head)");
   note("ranks stand in the order tensor, context, data, pipeline", "topology_order");
   note("softmax and losses are always computed in fp32", "attention_softmax_in_fp32 fp16_lm_cross_entropy");
   note("gradients are always accumulated and reduced in fp32", R"(
-        fp32_allreduce accumulate_allreduce_grads_in_fp32 prescale_gradients gradient_predivide_factor fp16.fp16
+        fp32_allreduce accumulate_allreduce_grads_in_fp32 ddp_reduce_scatter_with_fp32_accumulation
+        disable_bf16_reduced_precision_matmul prescale_gradients gradient_predivide_factor fp16.fp16
         fp16.auto_cast bf16.bf16 dynamic_loss_scale)");
   note("buckets and gathers are planned by the engine", R"(
         zero_optimization.allgather_partitions zero_optimization.reduce_scatter
@@ -115,43 +120,56 @@ KeyTopic noted_keys() {
         log_validation_ppl_to_tensorboard log_memory_to_tensorboard log_world_size_to_tensorboard log_progress
         log_energy log_straggler log_max_attention_logit log_device_memory_used log_hidden_states logging_level
         tensorboard_queue_size barrier_with_L1_time no_barrier_with_level_1_timing config_logger_dir
-        enable_one_logger no_one_logger one_logger_project one_logger_run_name one_logger_async wandb_exp_name
+        enable_one_logger no_one_logger one_logger_project one_logger_run_name one_logger_async app_tag_run_name
+        app_tag_run_version wandb_exp_name
         wandb_save_dir wandb_entity disable_straggler_on_startup straggler_ctrlr_port straggler_minmax_count
-        record_memory_history memory_snapshot_path use_pytorch_profiler torch_profile)");
+        run_workload_inspector_server record_memory_history memory_snapshot_path use_pytorch_profiler torch_profile)");
   note("how Megatron overlaps and groups its messages; ours follow from the plan", R"(
         tp_comm_overlap tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_overlap_cfg
         tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_dgrad tp_comm_bulk_wgrad tp_comm_bootstrap_backend
-        overlap_p2p_communication no_overlap_p2p_communication overlap_param_gather_with_optimizer_step
+        disable_tp_comm_overlap_ag disable_tp_comm_overlap_rs disable_tp_comm_split_ag disable_tp_comm_split_rs
+        disable_tp_comm_bulk_dgrad disable_tp_comm_bulk_wgrad pipeline_model_parallel_comm_backend
+        overlap_p2p_communication no_overlap_p2p_communication overlap_p2p_communication_warmup_flush
+        overlap_param_gather_with_optimizer_step
         no_async_tensor_model_parallel_allreduce delay_wgrad_compute defer_embedding_wgrad_compute
-        wgrad_deferral_limit align_grad_reduce align_param_gather ddp_num_buckets ddp_average_in_collective
+        wgrad_deferral_limit align_grad_reduce align_param_gather no_align_grad_reduce no_align_param_gather
+        delay_grad_reduce no_delay_grad_reduce delay_param_gather ddp_num_buckets ddp_average_in_collective
         ddp_pad_buckets_for_high_nccl_busbw DDP_impl no_contiguous_buffers_in_local_ddp
         use_contiguous_buffers_in_local_ddp suggested_communication_unit_size
         num_distributed_optimizer_instances clone_scatter_output_in_embedding
         no_clone_scatter_output_in_embedding microbatch_group_size_per_virtual_pipeline_stage
-        high_priority_stream_groups nccl_communicator_config_path nccl_ub nccl_comm_warmup use_nccl_ub use_sharp
+        high_priority_stream_groups nccl_communicator_config_path nccl_ub nccl_comm_warmup use_nccl_ub
+        disable_symmetric_registration reuse_grad_buf_for_mxfp8_param_ag use_sharp sharp_enabled_group
         use_ring_exchange_p2p enable_gloo_process_groups disable_gloo_process_groups standalone_embedding_stage)");
   note("checkpoints have one format, written and read by all ranks", R"(
         ckpt_fully_parallel_save no_ckpt_fully_parallel_save ckpt_fully_parallel_load
         no_ckpt_fully_parallel_load ckpt_assume_constant_structure use_dist_ckpt dist_ckpt_strictness
         use_persistent_ckpt_worker non_persistent_ckpt_type non_persistent_save_interval
-        non_persistent_local_ckpt_dir async_strategy auto_detect_ckpt_format verify_integrity
+        non_persistent_global_ckpt_dir non_persistent_local_ckpt_dir non_persistent_local_ckpt_algo replication
+        replication_jump replication_factor dist_ckpt_save_pre_mcore_014 async_strategy
+        auto_detect_ckpt_format verify_integrity
         use_mp_args_from_checkpoint_args use_tokenizer_model_from_checkpoint_args
         no_use_tokenizer_model_from_checkpoint_args dist_ckpt_optim_fully_reshardable
         distrib_optim_fully_reshardable_mem_efficient load_main_params_from_ckpt)");
   note("a run saves and leaves on SIGTERM, SIGUSR1 and Ctrl-C by itself, and finds its checkpoint", R"(
         exit_signal_handler exit_signal adlr_autoresume adlr_autoresume_interval inprocess_restart rerun_mode
-        enable_ft_package exit_on_missing_checkpoint error_injection_rate)");
+        enable_ft_package calc_ft_timeouts exit_on_missing_checkpoint error_injection_rate error_injection_type
+        result_rejected_tracker_filename)");
   note("non-finite losses and gradients are always looked for; such a step is skipped",
        "check_for_nan_in_loss_and_grad no_check_for_nan_in_loss_and_grad check_for_large_grads");
+  note("jumps of the loss are looked for: spike", "check_for_spiky_loss");
+  note("say watchdog_seconds", "distributed_timeout_seconds_after_init");
   note("data are memory-mapped .bin/.idx, indices are rebuilt in memory by every rank", R"(
         mmap_bin_files create_attention_mask_in_dataloader num_dataset_builder_threads no_shared_fs
-        s3_cache_path object_storage_cache_path mid_level_dataset_surplus dataloader_fast_cache_load mask_prob
+        tokenizer_metadata legacy_tokenizer trust_remote_code s3_cache_path object_storage_cache_path
+        mid_level_dataset_surplus dataloader_fast_cache_load mask_prob
         mask_factor titles_data_path evidence_data_path vocab_extra_ids)");
   note("the engine's own way, which changes no value", R"(
         apply_rope_fusion no_bias_swiglu_fusion no_query_key_layer_scaling distribute_saved_activations
         te_rng_tracker inference_rng_tracker use_tp_pp_dp_mapping enable_cuda_graph external_cuda_graph
-        cuda_graph_scope cuda_graph_warmup_steps no_initialization init_model_with_meta_device onnx_safe
-        enable_experimental enable_msc use_legacy_models fused_linear_cross_entropy batch_invariant_mode
+        cuda_graph_scope cuda_graph_impl cuda_graph_warmup_steps train_sync_interval no_initialization
+        init_model_with_meta_device onnx_safe
+        enable_experimental enable_msc disable_msc use_legacy_models fused_linear_cross_entropy batch_invariant_mode
         data_parallel_random_init flash_decode inference_batch_times_seqlen_threshold max_tokens_to_oom
         bert_binary_head manual_gc_eval no_add_qkv_bias query_in_block_prob use_one_sent_docs
         renormalize_blend_weights pin_cpu_grads use_torch_optimizer_for_cpu_offload tiktoken_num_special_tokens
@@ -179,7 +197,7 @@ KeyTopic refused_keys() {
          {"1", "1.0"});
   refuse("say context_parallel_size",
          "hierarchical_context_parallel_sizes ulysses_parallel_size ds_sequence_parallel_size zigzag_tokens", {"1"});
-  refuse("norms of queries and keys are not supported", "use_qk_layernorm qk_layernorm");
+  refuse("norms of queries and keys are not supported", "use_qk_layernorm qk_layernorm qk_l2_norm qk_clip");
   refuse("the two norms of a block are always separate (gpt_j_residual has two)", "gpt_j_tied");
   refuse("say sliding_window_width, which does not count the token itself", "sliding_window window_size");
   refuse("RWKV layers are not supported", "rwkv_fla dim_att head_size ffn_dim");
@@ -211,14 +229,18 @@ KeyTopic refused_keys() {
         zero_optimization.cpu_offload zero_optimization.cpu_offload_params
         zero_optimization.cpu_offload_use_pin_memory zero_optimization.offload_optimizer
         zero_optimization.offload_param cpu_offload optimizer_cpu_offload)");
+  refuse("say activation_offload and sequence_chunk_size",
+         "cpu_offloading_num_layers fine_grained_activation_offloading offload_modules", {"0"});
   refuse("products in fp8 are fp8_format: hybrid; fp4 is not supported",
-         "fp8 fp8_recipe fp8_hybrid fp4 te_fp8 fp8_margin");
+         "fp8 fp8_recipe fp8_hybrid fp4 te_fp8 fp8_margin no_fp8_wgrad");
   refuse("say lr_decay_iters", "lr_decay_fraction");
   refuse("the length of a run is given in steps: say train_iters", "train_epochs");
   refuse("the schedule always continues from the configuration and the step of the checkpoint",
          "use_checkpoint_lr_scheduler use_checkpoint_opt_param_scheduler");
   refuse("the batch grows by rampup_batch_size",
-         "step_batch_size_schedule batch_scheduling curriculum_learning curriculum_seqlen data_efficiency", {"0"});
+         "step_batch_size_schedule batch_scheduling curriculum_learning curriculum_seqlen data_efficiency "
+         "decrease_batch_size_if_needed",
+         {"0"});
   refuse("documents are packed into sequences across their ends", "pack_impl allow_chopped dataset_impl",
          {"\"packed\"", "true", "\"gpt2\""});
   refuse("say reset_attention_mask, which keeps attention inside of a document", "eod_attention_mask");
@@ -241,7 +263,7 @@ KeyTopic refused_keys() {
         train_impl z_loss serve_model_weights train_reward_data_paths valid_reward_data_paths test_reward_data_paths
         pos_train_data_paths pos_valid_data_paths pos_test_data_paths neg_train_data_paths neg_valid_data_paths
         neg_test_data_paths pos_train_label_data_paths pos_valid_label_data_paths pos_test_label_data_paths
-        neg_train_label_data_paths neg_valid_label_data_paths neg_test_label_data_paths)",
+        neg_train_label_data_paths neg_valid_label_data_paths neg_test_label_data_paths perform_rl_step)",
          {"\"normal\"", "0", "0.0"});
   refuse("positions begin at the first one", "opt_pos_emb_offset", {"0"});
   refuse("say gradient_clipping", "optimizer.params.max_grad_norm");
@@ -273,7 +295,8 @@ KeyTopic refused_keys() {
          {"\"fp32\""});
   refuse("samples are drawn in Megatron's order from the first", "dataloader_type", {"\"single\""});
   refuse("a run begins with its first sample; finetune starts anew from a checkpoint's weights",
-         "consumed_train_samples skipped_train_samples phase_transition_iterations ckpt_step", {"0"});
+         "consumed_train_samples skipped_train_samples phase_transition_iterations ckpt_step iterations_to_skip",
+         {"0"});
   refuse("FSDP is zero_optimization.stage here", R"(
         use_torch_fsdp2 use_custom_fsdp use_megatron_fsdp data_parallel_sharding_strategy
         enable_full_sharding_in_hsdp)");
@@ -295,14 +318,19 @@ KeyTopic refused_keys() {
         fp8_interval fp8_amax_history_len fp8_amax_compute_algo fp4_format fp4_param)");
   refuse("retrieval, fine-tuning on conversations and other tasks are not supported",
          "retro_add_retriever sft spec retro_workdir");
-  refuse("a run trains: evaluation alone is not supported", "skip_train full_validation test_mode");
+  refuse("a run trains: evaluation alone is not supported",
+         "skip_train full_validation multiple_validation_sets test_mode");
   refuse("data paths are data_path, or train_data_paths, valid_data_paths, test_data_paths",
          "per_split_data_args_path data_args_path");
   refuse("flags come from --args-file", "yaml_cfg");
   refuse("moving averages of weights are not supported", "ema_decay");
   refuse("schedules are given by lr_decay_style", "scheduler");
   refuse("elastic training is not supported", "elasticity");
-  refuse("squared ReLU is not supported: activation is gelu or swiglu", "squared_relu");
+  refuse("this activation is not supported: activation is gelu or swiglu", "squared_relu quick_geglu");
+  refuse("say load and finetune", "pretrained_checkpoint");
+  refuse("checkpoints are converted by the program checkpoint: import, export",
+         "ckpt_convert_format ckpt_convert_save ckpt_convert_update_legacy_dist_opt_format");
+  refuse("every document is drawn", "sample_rate", {"1", "1.0"});
   refuse("biases on QKV alone are not supported", "add_qkv_bias");
   return t;
 }

@@ -45,6 +45,7 @@ TEST(MegatronArgs, WordsAndFlags) {
     overrides.push_back(f.override);
   EXPECT_EQ(overrides, (std::vector<std::string>{"bf16=true", "lr=0.0001", "split=99,1,0",
                                                  "data_path=[0.5,\"a b\",1,\"c\"]", "x=3"}));
+  EXPECT_EQ(megatron_flags({"--save", "1.10"}).front().override, "save=1.10");
 }
 
 TEST(MegatronArgs, ItsDefaultsWhereNoFileSaysOtherwise) {
@@ -73,6 +74,10 @@ TEST(MegatronArgs, ItsDefaultsBesideOtherFlags) {
     EXPECT_EQ(load(kSmall + words + " --train-iters 1000").run.optim.warmup_iters, 100) << words;
   EXPECT_EQ(load(kSmall + "--group-query-attention").run.model.kv_heads, 1);
   EXPECT_EQ(load(kSmall + "--group-query-attention --num-query-groups 2").run.model.kv_heads, 2);
+  // Without the switch Megatron does not look at the number, and every head has keys of its own.
+  const ResolvedConfig alone = load(kSmall + "--num-query-groups 2");
+  EXPECT_EQ(alone.run.model.kv_heads, 4);
+  EXPECT_EQ(alone.notes.front().key, "num_query_groups");
   EXPECT_EQ(load(kSmall + "--lr-decay-style WSD --lr-wsd-decay-iters 5").values.at("lr_wsd_decay_style"),
             "exponential");
   EXPECT_TRUE(load(kSmall).run.data.per_token_loss);
@@ -197,6 +202,7 @@ TEST(MegatronArgs, Wrong) {
   expect("--init-method-xavier-uniform", "init_method_xavier_uniform: not supported");
   expect("--num-experts 8", "m.args: --num-experts: num_experts: not supported: mixture of experts");
   expect("--fp8-format hybrid --bf16", "m.args: --fp8-format: fp8_format: hybrid needs device cuda");
+  expect("--tensor-model-parallel-size 9000000000000000000", "tensor_model_parallel_size: ");
   expect("--hiden-size 3", "unknown key (nearest key: hidden_size)");
   expect("--swiglu 3 4", "m.args: --swiglu:");
   expect("\n--seed $SEED # x", "holds a shell variable ($SEED in line 6)");

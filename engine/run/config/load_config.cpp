@@ -55,26 +55,23 @@ std::vector<std::string> note_lines(const ResolvedConfig& config) {
 ResolvedConfig load_config(const std::vector<std::string>& names, const std::vector<std::string>& overrides,
                            const ConfigOptions& options) {
   SettingsReader reader;
-  std::vector<ConfigNote> shipped;
-  const auto found = [&shipped](const std::vector<std::string>& names) {
+  std::vector<ConfigNote> notes;
+  const auto found = [&notes](const std::vector<std::string>& names) {
     std::vector<std::string> paths = names;
     for (std::string& path : paths) {
       const std::string other = shipped_file(path);
       if (other.empty()) continue;
-      shipped.push_back({path, shipped_note(other)});
+      notes.push_back({path, shipped_note(other)});
       path = other;
     }
     return paths;
   };
   const std::vector<std::string> files = found(names), args_files = found(options.args_files);
-  std::vector<std::pair<std::string, std::string>> flags;  // override, what messages call it
-  std::vector<MegatronFlag> all;
+  std::vector<MegatronFlag> flags;
   const auto add_flags = [&](const std::string& from, const std::function<std::vector<std::string>()>& words) {
     try {
-      for (const MegatronFlag& flag : megatron_flags(words())) {
-        all.push_back(flag);
-        flags.emplace_back(flag.override, from + ": " + flag.spelled);
-      }
+      for (const MegatronFlag& flag : megatron_flags(words()))
+        flags.push_back({from + ": " + flag.spelled, flag.override});
     } catch (const Error& e) {
       reader.add_unreadable(from, e.what());
     }
@@ -83,7 +80,8 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
     add_flags(file, [&] { return shell_words(read_file(file, kMaxConfigBytes)); });
   const size_t of_files = flags.size();
   if (!options.megatron_words.empty()) add_flags("command line", [&] { return options.megatron_words; });
-  if (!all.empty() && files.empty()) reader.add_text("Megatron's defaults", megatron_defaults(all));
+  const bool megatron = !flags.empty() && files.empty();
+  if (megatron) reader.add_text("Megatron's defaults", megatron_defaults(flags));
   for (const std::string& file : files) {
     try {
       reader.add_text(file, read_file(file, kMaxConfigBytes));
@@ -91,25 +89,19 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
       reader.add_unreadable(file, e.what());
     }
   }
-  // A warm-up of 0 is Megatron's default: beside another word for the warm-up it says nothing.
-  const auto warms_up = [&](const std::string& key) {
-    return std::any_of(flags.begin(), flags.end(),
-                       [&](const auto& flag) { return flag.first.starts_with(key + "=") && flag.first != key + "=0"; });
-  };
-  const bool fraction = warms_up("lr_warmup_fraction"), iters = warms_up("lr_warmup_iters"),
-             samples = warms_up("lr_warmup_samples");
-  const auto add_flag = [&](const std::pair<std::string, std::string>& flag) {
-    const bool idle = flag.first == "lr_warmup_iters=0"     ? fraction || samples
-                      : flag.first == "lr_warmup_samples=0" ? fraction || iters
-                                                            : false;
-    if (!idle) reader.add_override(flag.first, flag.second);
+  const bool groups = !megatron || reads_query_groups(flags);
+  const auto add_flag = [&](const MegatronFlag& flag) {
+    if (!groups && flag.override.starts_with("num_query_groups="))
+      notes.push_back({"num_query_groups", "has no effect without --group-query-attention, as in Megatron"});
+    else if (!is_idle_warm_up(flag, flags))
+      reader.add_override(flag.override, flag.spelled);
   };
   for (size_t i = 0; i < of_files; ++i) add_flag(flags[i]);
   for (const std::string& text : overrides) reader.add_override(text);
   for (size_t i = of_files; i < flags.size(); ++i) add_flag(flags[i]);
   const std::string first = !files.empty() ? files.front() : !args_files.empty() ? args_files.front() : "";
   ResolvedConfig resolved = finish(reader, first, options);
-  resolved.notes.insert(resolved.notes.begin(), shipped.begin(), shipped.end());
+  resolved.notes.insert(resolved.notes.begin(), notes.begin(), notes.end());
   return resolved;
 }
 

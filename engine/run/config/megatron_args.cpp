@@ -14,8 +14,19 @@
 namespace thinwire {
 namespace {
 
+constexpr const char* kWarmUps[] = {"lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction"};
+constexpr int64_t kMostTensorRanks = 65536;  // more are refused with their key
+
+bool gives(const MegatronFlag& flag, const std::string& key) {
+  return flag.override.starts_with(key + "=");
+}
+
 bool is_flag(const std::string& word) {
   return word.size() > 2 && word.compare(0, 2, "--") == 0;
+}
+
+bool is_json(const std::string& word) {
+  return parse_json_text(word).problems.empty();
 }
 
 // As JSON where it is a number, a boolean or a list, else as a string.
@@ -99,16 +110,32 @@ std::vector<MegatronFlag> megatron_flags(const std::vector<std::string>& words) 
       for (const std::string& v : values) value.push_back(value_of(v));
     }
     const std::string key = normalised_key(flag.substr(2));
-    // Of one text its own spelling goes on, so that a path that looks like a number stays a path.
+    // A text, and a number as JSON has it, go on as they are spelled, so that a path that looks like a number (1.10)
+    // stays a path.
+    const bool own = values.size() == 1 && (value.is_string() || (value.is_number() && is_json(values.front())));
     std::string text;
     try {
-      text = values.size() == 1 && value.is_string() ? values.front() : value.dump();
+      text = own ? values.front() : value.dump();
     } catch (const nlohmann::json::exception&) {
       throw_bad_config("the values of " + flag + " are not UTF-8");
     }
     flags.push_back({flag, key + "=" + text});
   }
   return flags;
+}
+
+bool is_idle_warm_up(const MegatronFlag& flag, const std::vector<MegatronFlag>& all) {
+  if (flag.override != "lr_warmup_iters=0" && flag.override != "lr_warmup_samples=0") return false;
+  return std::any_of(all.begin(), all.end(), [&](const MegatronFlag& other) {
+    return !other.override.ends_with("=0") &&
+           std::any_of(std::begin(kWarmUps), std::end(kWarmUps),
+                       [&](const char* key) { return gives(other, key) && !gives(flag, key); });
+  });
+}
+
+bool reads_query_groups(const std::vector<MegatronFlag>& all) {
+  return std::any_of(all.begin(), all.end(),
+                     [](const MegatronFlag& flag) { return flag.override == "group_query_attention=true"; });
 }
 
 std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
@@ -124,18 +151,17 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
   int64_t tensor = 1;
   bool fuses = true, pads = false;
   for (const MegatronFlag& f : flags) {
-    const auto gives = [&](const std::string& key) { return f.override.rfind(key + "=", 0) == 0; };
     // The fused kernel is for gelu behind a bias. Without it gelu is the exact one.
     for (const char* other : {"swiglu=true", "no_bias_gelu_fusion=true", "disable_bias_linear=true"})
       fuses = fuses && f.override != other;
-    pads = pads || gives("make_vocab_size_divisible_by");
-    if (f.override == "group_query_attention=true") defaults["num_query_groups"] = 1;
+    pads = pads || gives(f, "make_vocab_size_divisible_by");
     if (f.override == "optimizer=sgd") defaults["sgd_momentum"] = 0.9;
     // Where no token is left out, the mean over micro-batches and that over tokens are the same.
     if (f.override == "eod_mask_loss=true") defaults["calculate_per_token_loss"] = false;
-    if (gives("tensor_model_parallel_size"))
-      tensor = std::max<int64_t>(1, std::atoll(f.override.c_str() + f.override.find('=') + 1));
+    if (gives(f, "tensor_model_parallel_size"))
+      tensor = std::clamp<int64_t>(std::atoll(f.override.c_str() + f.override.find('=') + 1), 1, kMostTensorRanks);
   }
+  if (reads_query_groups(flags)) defaults["num_query_groups"] = 1;
   if (fuses) defaults["bias_gelu_fusion"] = true;
   if (!pads) defaults["make_vocab_size_divisible_by"] = 128 * tensor;
   return defaults.dump();

@@ -8,7 +8,7 @@ namespace thinwire {
 
 // One flag: "num_layers=12", "bf16=true", "data_path=[0.5, \"a\", 0.5, \"b\"]".
 struct MegatronFlag {
-  std::string spelled;   // "--num-layers"
+  std::string spelled;   // "--num-layers", to which load_config adds where it stands
   std::string override;  // key=value
 };
 
@@ -20,6 +20,12 @@ std::vector<std::string> shell_words(const std::string& text);
 // Words to flags. A flag has the words behind it up to the next that begins with "--". Throws Error(kBadConfig) on a
 // word that belongs to no flag.
 std::vector<MegatronFlag> megatron_flags(const std::vector<std::string>& words);
+
+// Whether it says nothing beside `all` flags: a warm-up of 0, Megatron's default, beside another word for the warm-up.
+bool is_idle_warm_up(const MegatronFlag& flag, const std::vector<MegatronFlag>& all);
+
+// Whether Megatron reads the number of query groups, which it does beside --group-query-attention alone.
+bool reads_query_groups(const std::vector<MegatronFlag>& all);
 
 // A configuration of the defaults that Megatron has and we have otherwise, for these flags.
 std::string megatron_defaults(const std::vector<MegatronFlag>& flags);

@@ -166,6 +166,7 @@ TEST(BadConfig, TypesAndBounds) {
        without("num_layers", "\"num_layers\": \"4\""),
        {"a.json:3:15: num_layers: ", "integer", "drop the quotes"}},
       {"quoted exponent", without("lr", "\"lr\": \"1e-4\""), {"a.json:3:7: lr: ", "number", "drop the quotes"}},
+      {"DeepSpeed's auto", with("\"gradient_clipping\": \"auto\""), {"gradient_clipping: ", "leave the key out"}},
       {"word for integer", with("\"seed\": \"abc\""), {"a.json:3:9: seed: ", "integer", "\"abc\""}},
       {"fraction for integer", with("\"eval_iters\": 1.5"), {"a.json:3:15: eval_iters: ", "integer"}},
       {"boolean for integer", with("\"seed\": true"), {"a.json:3:9: seed: ", "a boolean"}},

@@ -249,6 +249,7 @@ TEST(LayoutConfigBad, CommunicationWatchdogTrace) {
       {"no steps", with("\"trace_steps\": 0"), {"a.json:3:16: trace_steps: must be a number of steps"}},
       {"three steps", with("\"trace_steps\": [1, 2, 3]"), {"trace_steps: must be"}},
       {"fraction of a step", with("\"trace_steps\": [1.5, 2]"), {"trace_steps: must be"}},
+      {"no integer at all", with("\"trace_steps\": [1e300, 2]"), {"trace_steps: must be"}},
       {"words", with("\"trace_steps\": \"all\""), {"trace_steps: must be"}},
       {"backwards", with("\"trace_steps\": \"9-5\""), {"trace_steps: ends at step 5 before it starts at 9"}},
       {"from nothing", with("\"trace_steps\": [0, 5]"), {"steps count from 1"}},

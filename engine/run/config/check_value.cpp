@@ -136,6 +136,8 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
     }
     case Kind::kString: {
       if ((key.types & kStringKey) == 0) {
+        if (v.text == "auto")
+          return wrong_type(": leave the key out instead");  // as in files for Hugging Face's Trainer
         if ((key.types & (kIntKey | kRealKey)) != 0 && is_number_text(v.text)) return wrong_type(number_hint(v));
         if ((key.types & kBoolKey) != 0 && (lower(v.text) == "true" || lower(v.text) == "false"))
           return wrong_type(": drop the quotes");

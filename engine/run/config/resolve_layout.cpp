@@ -1,5 +1,6 @@
 // The resolver's topics about the layout: tensor and pipeline cuts, placement, how messages travel, what is traced.
 #include <charconv>
+#include <cmath>
 
 #include "engine/base/core/sequence_cut.h"
 #include "engine/run/config/resolver.h"
@@ -16,7 +17,8 @@ int width_of(const std::string& level) {
 // "7", "5-20", [5, 20]: a count, or first and last; nullopt if it is neither.
 std::optional<nlohmann::json> range_of(const nlohmann::json& value) {
   const auto whole = [](const nlohmann::json& n) {
-    return n.is_number_integer() || (n.is_number() && n.get<double>() == static_cast<double>(n.get<int64_t>()));
+    return n.is_number_integer() ||
+           (n.is_number() && n == std::floor(n.get<double>()) && std::abs(n.get<double>()) < 1e15);
   };
   if (value.is_array()) {
     if (value.size() != 2 || !whole(value[0]) || !whole(value[1])) return std::nullopt;

@@ -206,7 +206,7 @@ void StepTrace::write(const std::string& path) const {
 bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step) {
   if (!layout.trace) return false;
   const int64_t first = layout.trace_first > 0 ? layout.trace_first : first_step;
-  return step >= first && step < first + layout.trace_steps;
+  return step >= first && step - first < layout.trace_steps;
 }
 
 ClockAlignment align_clocks(bool one_machine, const std::function<void()>& barrier,

@@ -477,10 +477,10 @@ FirstUpdate first_update(const Model& model, const Layout& layout, int samples, 
 }
 
 double tolerance(const Model& model, int samples, int step, bool of_norm) {
-  const double u = (model.dtype == "fp32" ? std::ldexp(1.0, -23) : std::ldexp(1.0, -7)) / 2.0;
+  const double rounding = model.dtype == "fp32" ? 0.0 : std::ldexp(1.0, -8);
   const double longest = std::max(400.0, of_norm ? static_cast<double>(samples * kLength) : 0.0);
   const double sums = (7.0 * model.layers + 3.0) * (of_norm ? 3.0 : 1.0);
-  return 6.0 * u * std::sqrt(longest * sums) * std::sqrt(2.0) * step;
+  return 6.0 * (std::ldexp(1.0, -24) * std::sqrt(longest) + rounding) * std::sqrt(sums) * std::sqrt(2.0) * step;
 }
 
 std::string compare(const Model& model, const Layout& layout, int samples, int steps, Worst* worst) {

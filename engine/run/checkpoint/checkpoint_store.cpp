@@ -369,8 +369,8 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   point("save.before_rename");
   lock_->check();
   rename_file(temporary_, final_path);
+  ++next_sequence_;  // first: the number is used, whatever fails from here on
   sync_directory(directory_);
-  ++next_sequence_;
   if (options_.keep_last > 0) verified_.insert(fs::path(final_path).filename().string());
   point("save.after_rename");
   point("save.before_latest");

@@ -15,7 +15,7 @@ namespace thinwire {
 namespace {
 
 constexpr const char* kWarmUps[] = {"lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction"};
-constexpr int64_t kMostTensorRanks = 65536;  // more are refused with their key
+constexpr int64_t kMostTensorRanks = 8192;  // 128 times as many is the most that a vocabulary is padded to
 
 bool gives(const MegatronFlag& flag, const std::string& key) {
   return flag.override.starts_with(key + "=");

@@ -191,7 +191,7 @@ TEST(StepTrace, WhichStepsAreTraced) {
   EXPECT_TRUE(traces_step(layout, 1, 1) && traces_step(layout, 3, 1));
   EXPECT_FALSE(traces_step(layout, 4, 1));
   EXPECT_TRUE(traces_step(layout, 41, 41));  // resumed
-  layout.trace_steps = INT64_MAX;  // all there are
+  layout.trace_steps = INT64_MAX;            // all there are
   EXPECT_TRUE(traces_step(layout, 1, 1) && traces_step(layout, 45, 41));
   layout.trace_steps = 3;
   layout.trace_first = 10;

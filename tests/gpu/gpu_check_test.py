@@ -261,6 +261,11 @@ class StandIns(unittest.TestCase):
             self.assertTrue(all("/vectors/models/" in w for w in words[:3]), words)
             self.assertEqual(wish, "fused" if "precision=bfloat16" in words else "")
 
+    def test_a_step_that_there_is_not(self):
+        done = subprocess.run(self.command("first", "--only", "build,refrence"), env=self.environment(""), capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 64, done.stdout)
+        self.assertRegex(done.stderr, "first has no step refrence .*reference")
+
     def pack(self, faults="", *more):
         command = [os.path.join(ROOT, "scripts", "gpu_pack.sh"), "--vectors", "none", "--out", os.path.join(self.folder.name, "packs"), *more]
         done = subprocess.run(command, env=self.environment(faults), capture_output=True, text=True, timeout=120, check=False)

@@ -170,14 +170,16 @@ class TrainingSteps:
             child = subprocess.Popen([launcher, "-launcher", "fork", "-n", "2", "sh", "-c", OWN_HOST, "sh", *command], cwd=ROOT, stdout=file, stderr=file,
                                      env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), start_new_session=True)
         metrics, end, stopped = os.path.join(directory, "metrics.jsonl"), time.time() + limit, 0.0
-        while child.poll() is None and time.time() < end:
-            if not stopped and os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
-                os.kill(max(self.processes(directory)), signal.SIGSTOP)
-                stopped = time.time()
-            time.sleep(0.05)
-        seconds = time.time() - stopped
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
+        try:
+            while child.poll() is None and time.time() < end:
+                if not stopped and os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
+                    os.kill(max(self.processes(directory)), signal.SIGSTOP)
+                    stopped = time.time()
+                time.sleep(0.05)
+            seconds = time.time() - stopped
+        finally:  # a million steps would go on behind a check that failed
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
         with open(log) as file:
             text = file.read()
         self.log("nccl_stopped", text)

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/base/ops/cuda_state.h"
 #include "engine/base/ops/matmul_plans_cuda.h"
 #include "engine/base/ops/op_list.h"
 #include "engine/run/bench/op_oracles.h"
@@ -291,6 +292,7 @@ TEST(MatmulCuda, SameBitsTwentyTimes) {
 TEST(MatmulCuda, Fp8) {
   TW_NEEDS_GPU();
   CudaExec exec;
+  if (state_of(*exec).capability() < 89) GTEST_SKIP() << "this GPU has no products in fp8";
   for (Fp8 fp8 : {Fp8::kForward, Fp8::kGradient}) {
     for (int orientation = 0; orientation < 3; ++orientation) {
       for (int64_t m : {64, 208, 100}) {
@@ -325,6 +327,7 @@ TEST(MatmulCuda, Fp8) {
 TEST(MatmulCuda, Fp8KeepsWhatIsNotFinite) {
   TW_NEEDS_GPU();
   CudaExec exec;
+  if (state_of(*exec).capability() < 89) GTEST_SKIP() << "this GPU has no products in fp8";
   for (double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
     const Case p{64, 64, 64, false, true, false, false, DType::bf16, DType::bf16};
     Operands o(p, 22);

@@ -84,6 +84,9 @@ TEST(AttentionMemory, IsWhatLayersAskFor) {
     RunConfig unpriced = config;  // documents, on our own kernels, which need no scratch
     unpriced.data.documents.reset_attention = true;
     EXPECT_EQ(process_overhead(config) - process_overhead(unpriced), result.most) << name;
+    ::setenv("THINWIRE_ATTENTION", "own", 1);
+    EXPECT_EQ(process_overhead(config), process_overhead(unpriced)) << name;
+    ::setenv("THINWIRE_ATTENTION", "fused", 1);
     config.model.attention_dropout = 0.1f;
     EXPECT_EQ(why_own_attention(config).empty(), way.empty()) << name;
     ::unsetenv("THINWIRE_ATTENTION");

@@ -23,8 +23,10 @@ std::byte* CudaScratch::take(size_t bytes, cudaStream_t stream) {
            " bytes of scratch while a graph is captured, ", capacity_,
            " are there: run every shape once before capturing");
   TW_CUDA(cudaStreamSynchronize(stream));  // queued kernels may still use the old buffer
-  // Half as much again, so that a slowly growing demand does not allocate at every call.
-  const size_t wanted = (std::max(bytes, capacity_ + capacity_ / 2) + 511) / 512 * 512;
+  // Half as much again, so that a slowly growing demand does not allocate at every call; of large buffers, which the
+  // plan prices at what ops ask for, only a little more.
+  const size_t more = std::min(capacity_ / 2, size_t{64} << 20);
+  const size_t wanted = (std::max(bytes, capacity_ + more) + 511) / 512 * 512;
   if (data_ != nullptr) device_.release(data_, capacity_);
   data_ = nullptr, capacity_ = 0;
   ++moves_;

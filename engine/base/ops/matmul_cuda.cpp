@@ -23,16 +23,18 @@ bool library_product(Exec& exec, const Matmul& op, MatmulEpilogue epilogue, void
 // where fits_fp8() forbids it, or the library has no kernel.
 bool fp8_product(Exec& exec, const Matmul& op) {
   CudaState& state = state_of(exec);
+  if (op.fp8 != Fp8::kOff && state.capability() < 89)
+    throw_bad_config("fp8_format: hybrid: this GPU (sm_" + std::to_string(state.capability()) +
+                     ") has no products in fp8, as H100, B200 and their like have; say fp8_format: none");
   if (!fits_fp8(op, state.product_rules())) return false;
   const MatmulKey key = fp8_key(op);
   const int64_t m = key.cols, n = key.rows, k = key.depth;
   const cudaStream_t stream = stream_of(exec);
-  const auto padded = [](int64_t bytes) { return static_cast<size_t>((bytes + 511) / 512 * 512); };
   const bool keeps = op.b_version >= 0;  // b is a weight: one copy per version, made both ways round
-  // Scratch: the words of both scales, a, and b where its copy is for this product alone.
-  std::byte* scratch = state.product_scratch().take(512 + padded(m * k) + (keeps ? 0 : padded(n * k)), stream);
+  const Fp8Scratch places = fp8_scratch(m, n, k, keeps);
+  std::byte* scratch = state.product_scratch().take(places.bytes, stream);
   auto* words = reinterpret_cast<uint32_t*>(scratch);
-  std::byte *const rounded_a = scratch + 512, *const rounded_b = rounded_a + padded(m * k);
+  std::byte *const rounded_a = scratch + places.a, *const rounded_b = scratch + places.b;
   const auto rounded = [&](const View& x, bool turn, Fp8Kind kind, std::byte* to, uint32_t* scale) {
     const Fp8Copy copy{turn ? nullptr : to, turn ? to : nullptr, scale};
     queue_fp8(x, kind, copy, stream);

@@ -62,6 +62,13 @@ MatmulKey fp8_key(const Matmul& op) {
   return key;
 }
 
+Fp8Scratch fp8_scratch(int64_t m, int64_t n, int64_t k, bool keeps_b) {
+  const auto padded = [](int64_t bytes) { return static_cast<size_t>((bytes + 511) / 512 * 512); };
+  constexpr size_t kWords = 512;
+  const size_t b = kWords + padded(m * k);
+  return {kWords, b, b + (keeps_b ? 0 : padded(n * k))};
+}
+
 // The fused kernels want rows of the GELU input on 16 bytes. fp32 stays out of them: how exactly they compute GELU is
 // not documented, and 16-bit results hide it.
 MatmulEpilogue fused_epilogue(const Matmul& op, const ProductRules& rules) {

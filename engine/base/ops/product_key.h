@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -47,6 +48,12 @@ MatmulKey product_key(const Matmul& op, MatmulEpilogue epilogue, uint16_t align_
 // Whether the op can be made in fp8: sizes, types, alignments. Then operands lie in scratch, rounded.
 bool fits_fp8(const Matmul& op, const ProductRules& rules);
 MatmulKey fp8_key(const Matmul& op);
+// Where the operands of a product of [m, k] and [k, n] lie then, in bytes: behind the words of both scales a, and b
+// unless it is a weight whose copy is kept (Fp8Weights).
+struct Fp8Scratch {
+  size_t a = 0, b = 0, bytes = 0;
+};
+Fp8Scratch fp8_scratch(int64_t m, int64_t n, int64_t k, bool keeps_b);
 
 // The epilogue that takes the op's gelu_input, dgelu_input or a_sums along; kNone where nothing may be fused, or there
 // is none of them.

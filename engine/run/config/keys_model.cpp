@@ -138,7 +138,7 @@ KeyTopic numerics_keys() {
              .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}, {"float16", "fp16"}, {"half", "fp16"}}}),
       model("fp8_format", kStringKey, "\"none\"",
             "hybrid: linear layers (not the head) round the operands of their products to fp8 by one scale per tensor: "
-            "e4m3 forward, e5m2 for gradients. For precision bf16 on a GPU from sm_89 on.",
+            "e4m3 forward, e5m2 for gradients. For precision bf16 on a GPU from sm_90 on.",
             {.allowed = {"none", "hybrid"}}),
       key("grad_dtype", kStringKey, "\"fp32\"",
           "bf16: a unit's gradients are summed in fp32, rounded once and kept in bf16 until the optimizer reads them, "

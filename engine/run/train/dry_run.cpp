@@ -9,6 +9,7 @@
 #include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/attention_fused.h"
 #include "engine/base/ops/fp8_weights.h"
+#include "engine/base/ops/product_key.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/config/rule_fields.h"
 #include "engine/run/trace/flops.h"
@@ -274,32 +275,38 @@ size_t attention_scratch(const AttentionCall& call) {
   return attention_workspace(call) + attention_mask_bytes(call) + attention_part(call).bytes;
 }
 
-// Bytes of the fp8 copies of linear layers' weights on the stage with most of them; none where weights are gathered for
-// each use, and so have no memory of their own.
-size_t fp8_copies(const RunConfig& config) {
+// Bytes of linear layers in fp8 on the stage with most of them: the copies of their weights, but for those that are
+// gathered for each use and so have no memory of their own, and the operands of their largest product.
+size_t fp8_bytes(const RunConfig& config) {
   size_t most = 0;
   for (int stage = 0; config.model.fp8 && stage < config.layout.pipeline; ++stage) {
     const RankLayout layout = layout_of(config, first_rank_of_stage(config, stage));
-    if (layout.where.placement.weights > 1 && layout.where.placement.hold != Hold::kStep) return 0;
-    size_t bytes = 0;
-    for (const ParamSpec& p : list_local_parameters(layout.shard))
-      if (!p.is_vector && p.name.rfind("layers.", 0) == 0) bytes += Fp8Weights::bytes_of(p.local_count());
-    most = std::max(most, bytes);
+    const bool keeps = layout.where.placement.weights <= 1 || layout.where.placement.hold == Hold::kStep;
+    const int64_t tokens = work_rows(layout.shard, {config.data.micro_batch, layout.shard.cut.count()});
+    size_t copies = 0, scratch = 0;
+    for (const ParamSpec& p : list_local_parameters(layout.shard)) {
+      if (p.is_vector || p.name.rfind("layers.", 0) != 0) continue;
+      if (keeps) copies += Fp8Weights::bytes_of(p.local_count());
+      const int64_t out = p.local_rows(), in = p.local_cols();
+      scratch = std::max({scratch, fp8_scratch(tokens, out, in, keeps).bytes, fp8_scratch(tokens, in, out, keeps).bytes,
+                          fp8_scratch(out, in, tokens, false).bytes});
+    }
+    most = std::max(most, copies + scratch);
   }
   return most;
 }
 
-// Bytes on a GPU beside the arenas: the context with all kernels, cuBLASLt's workspace, fp8 copies of weights,
-// attention's scratch (our own kernels need some only for dropout), and, with several ranks, the scratch of their
+// Bytes on a GPU beside the arenas: the context with all kernels, cuBLASLt's workspace, what fp8 takes, attention's
+// scratch (our own kernels need some only for dropout), and, with several ranks, the scratch of their
 // traffic and a second workspace, for the products on its stream. NCCL's own buffers are not counted.
 size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
   AttentionCalls calls;
-  const bool fused = fused_attention(config, calls);
+  const bool fused = attention_choice() != AttentionChoice::kOwn && fused_attention(config, calls);
   const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(largest_attention(config).shape) : 0;
   const size_t traffic =
       mesh_shape(config).ranks() > 1 ? static_cast<size_t>(DeviceTraffic::Options().scratch_bytes) + kProducts : 0;
-  return kContext + kProducts + fp8_copies(config) + (fused ? attention_scratch(calls.call) : own) + traffic;
+  return kContext + kProducts + fp8_bytes(config) + (fused ? attention_scratch(calls.call) : own) + traffic;
 }
 
 void print_memory(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {

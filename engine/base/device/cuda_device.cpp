@@ -55,7 +55,13 @@ int count_devices() {
 class CudaDevice final : public Device {
  public:
   CudaDevice(int wanted, int count) : ordinal_(wanted % count), count_(count), memory_(ordinal_) {
-    TW_CUDA(cudaSetDevice(ordinal_));
+    // What keeps a GPU from being used at all is said here: this call opens it.
+    if (const cudaError_t error = cudaSetDevice(ordinal_); error != cudaSuccess) {
+      throw_bad_config("device: cuda: GPU " + std::to_string(ordinal_) + " cannot be used: " + cudaGetErrorName(error) +
+                       ", " + cudaGetErrorString(error) +
+                       "; nvidia-smi tells which programs are on it, and its compute mode (exclusive: one process at a "
+                       "time); end them, start fewer ranks here, or set \"device\": \"cpu\"");
+    }
     TW_CUDA(cudaGetDeviceProperties(&properties_, ordinal_));
     constexpr size_t kShared = 163 << 10;  // what the largest tiles of attention and of the loss take
     if (properties_.sharedMemPerBlockOptin < kShared) {

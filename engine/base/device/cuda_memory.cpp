@@ -41,7 +41,7 @@ void* CudaMemory::allocate(size_t bytes) {
     throw_bad_config("not enough GPU memory: " + mebibytes(bytes) + " more are needed, " + mebibytes(free_bytes) +
                      " of " + mebibytes(total) + " are free on device " + std::to_string(ordinal_) +
                      " and this process holds " + mebibytes(held_) +
-                     "; lower train_micro_batch_size_per_gpu, raise checkpoint_activations, shard by "
+                     "; lower train_micro_batch_size_per_gpu, raise recompute_granularity, shard by "
                      "zero_optimization.stage, or end other programs on this GPU; --dry-run prints the plan");
   }
   if (error != cudaSuccess) cuda_failed(error, "cudaMalloc", __FILE__, __LINE__);
@@ -70,23 +70,24 @@ void CudaMemory::give_back(void* memory, size_t bytes) {
   if (memory == nullptr) return;
   const std::lock_guard lock(mutex_);
   const size_t wanted = rounded(bytes);
-  // Errors are not checked: memory goes back while an earlier failure may be unwinding, and that is the one to report.
-  if (guarded_ || wanted >= kSmall) {
-    (void)cudaDeviceSynchronize();  // what is queued may still use it
-    (void)cudaFree(memory);
-    held_ -= guarded_ ? bytes : wanted;
-    return;
-  }
+  if (guarded_) return free_now(memory, bytes);
+  if (wanted >= kSmall) return free_now(memory, wanted);
   auto slab = slabs_.upper_bound(static_cast<char*>(memory));
   TW_CHECK(slab != slabs_.begin(), "memory that was not taken here");
   slab = std::prev(slab);
   TW_CHECK(static_cast<char*>(memory) < slab->first + kSlab, "memory that was not taken here");
   if (--slab->second.pieces > 0) return;
   if (open_ == slab->first) open_ = nullptr;
-  (void)cudaDeviceSynchronize();
-  (void)cudaFree(slab->first);
-  held_ -= kSlab;
+  free_now(slab->first, kSlab);
   slabs_.erase(slab);
+}
+
+// Errors are not checked: memory goes back while an earlier failure may be unwinding, and that is the one to report.
+void CudaMemory::free_now(void* memory, size_t bytes) {
+  (void)cudaSetDevice(ordinal_);  // the calling thread may have named none: it would wait for the first one
+  (void)cudaDeviceSynchronize();  // what is queued may still use it
+  (void)cudaFree(memory);
+  held_ -= bytes;
 }
 
 }  // namespace thinwire

@@ -32,6 +32,7 @@ class CudaMemory {
     int pieces = 0;
   };
   void* allocate(size_t bytes);
+  void free_now(void* memory, size_t bytes);
 
   int ordinal_;
   bool guarded_;

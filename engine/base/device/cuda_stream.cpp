@@ -87,7 +87,7 @@ void cuda_failed(cudaError_t error, const char* call, const char* file, int line
   const std::string where = std::string(" in ") + call + " at " + file + ":" + std::to_string(line);
   if (error == cudaErrorMemoryAllocation) {
     throw_bad_config("not enough GPU memory: " + what + where +
-                     "; lower train_micro_batch_size_per_gpu or raise checkpoint_activations");
+                     "; lower train_micro_batch_size_per_gpu or raise recompute_granularity");
   }
   throw Error(ExitCode::kInternal,
               "CUDA: " + what + where +

@@ -111,10 +111,14 @@ TEST(CudaEmulation, UnalignedVectorsAreErrors) {
 }
 
 TEST(CudaEmulation, LaunchesBeyondTheLimitsAreErrors) {
-  EXPECT_THROW(run(throwing_kernel, 1, 1056, 0), Error);
-  EXPECT_THROW(run(throwing_kernel, 1, 33, 0), Error);
-  EXPECT_THROW(run(throwing_kernel, 1, 32, 228 << 10), Error);
-  EXPECT_THROW(emulation::run_grid("test", 1, 65536, 32, 0, [] {}), Error);
+  const auto launch = [](int64_t y, int threads, size_t shared) {
+    emulation::run_grid("test", 1, y, threads, shared, [] {});
+  };
+  launch(2, 1024, 162 << 10);
+  EXPECT_THROW(launch(1, 1056, 0), Error);
+  EXPECT_THROW(launch(1, 33, 0), Error);
+  EXPECT_THROW(launch(1, 32, (162 << 10) + 1), Error);
+  EXPECT_THROW(launch(65536, 32, 0), Error);
 }
 
 TEST(CudaEmulation, SharedMemoryStartsAsRubbish) {

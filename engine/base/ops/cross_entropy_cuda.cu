@@ -1,5 +1,4 @@
 // Softmax cross entropy on CUDA: a block per row of logits, maximum and sum in one visit (online softmax, Milakov and
-
 // Gimelshein 2018), then the gradient in place.
 //
 // What fits of a row stays in shared memory between the two visits, so memory sees it once; the rest is read again, and

@@ -79,7 +79,7 @@ Point random_point(Random& random, const std::string& family) {
 int64_t random_count(Random& random) {
   const auto way = random() % 20;
   if (way < 4) return way == 0 ? within(random, 4090, 9000) : pick<int64_t>(random, {4096, 8192, 8200});
-  return way < 4 ? within(random, 500, 2000) : within(random, 1, 300);
+  return way < 6 ? within(random, 500, 2000) : within(random, 1, 300);
 }
 
 // ---- one message after another through both ------------------------------------------------------------------------

@@ -15,6 +15,9 @@ namespace thinwire {
 // also waits for the kernel, so that an error names the kernel that made it and not a later call.
 void cuda_launched(const char* what, cudaStream_t stream, const char* file, int line);
 
+// Whether the environment has the variable, and not as 0.
+bool is_wished(const char* variable);
+
 // Whether this GPU runs kernels of this build. Runs an empty kernel on the current device; what CUDA says against it,
 // or an empty text.
 std::string probe_kernels();

@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <string>
 
@@ -24,7 +23,7 @@ size_t rounded(size_t bytes) {
 
 }  // namespace
 
-CudaMemory::CudaMemory(int ordinal) : ordinal_(ordinal), guarded_(std::getenv("THINWIRE_CUDA_GUARD") != nullptr) {}
+CudaMemory::CudaMemory(int ordinal) : ordinal_(ordinal), guarded_(is_wished("THINWIRE_CUDA_GUARD")) {}
 
 CudaMemory::~CudaMemory() {
   for (const auto& [memory, slab] : slabs_) (void)cudaFree(memory);

@@ -11,7 +11,7 @@ namespace thinwire {
 namespace {
 
 bool waits_for_every_kernel() {
-  static const bool waits = std::getenv("THINWIRE_CUDA_SYNC") != nullptr;
+  static const bool waits = is_wished("THINWIRE_CUDA_SYNC");
   return waits;
 }
 
@@ -74,6 +74,11 @@ void CudaStream::drop_recording() noexcept {
   (void)cudaStreamEndCapture(handle_, &graph);
   if (graph != nullptr) (void)cudaGraphDestroy(graph);
   (void)cudaGetLastError();  // the caller reports what came first
+}
+
+bool is_wished(const char* variable) {
+  const char* wish = std::getenv(variable);
+  return wish != nullptr && std::string(wish) != "0";
 }
 
 cudaStream_t cuda_stream_of(Stream& stream) {

@@ -114,6 +114,16 @@ TEST(HfConfig, MistralIsALlamaWithAWindow) {
             ExitCode::kBadConfig);
 }
 
+// A Llama behind a configuration that says nothing of norms: the keys named are those that make it one.
+TEST(HfConfig, ARefusalNamesTheKeysThatMendIt) {
+  ModelConfig here = model_config_from_hf(llama());
+  here.norm = NormKind::kLayerNorm, here.norm_eps = 1e-5f, here.bias_norm = true;
+  const std::string message =
+      error_of([&] { require_same_model("there", model_config_from_hf(llama()), here); }).what();
+  EXPECT_NE(message.find("norm_eps: 1e-06, here 1e-05 (rms_norm_epsilon)"), std::string::npos) << message;
+  EXPECT_EQ(message.find("use_bias_in_norms"), std::string::npos) << message;
+}
+
 TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {
   const std::pair<json, const char*> cases[] = {
       {with(gpt2(), "model_type", "bert"), "bert"},

@@ -150,7 +150,8 @@ ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bo
   if (here.positions != PositionKind::kRotary || new_context)
     weights.rotary_base = here.rotary_base, weights.rope_scaling = here.rope_scaling;
   if (new_context) weights.window = here.window;
-  if (here.norm == NormKind::kRmsNorm) weights.bias_norm = here.bias_norm;  // it has no shift
+  if (here.norm == NormKind::kRmsNorm || weights.norm == NormKind::kRmsNorm)
+    weights.bias_norm = here.bias_norm;  // it has no shift
   weights.init = here.init, weights.output_init = here.output_init, weights.init_std = here.init_std;
   weights.hidden_dropout = here.hidden_dropout, weights.attention_dropout = here.attention_dropout;
   weights.recompute = here.recompute;
@@ -159,7 +160,8 @@ ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bo
   return weights;
 }
 
-const char* key_of(const std::string& field, const ModelConfig& here) {
+// The key that mends a difference: where the norms differ, too, the epsilon is that of the weights' norm.
+const char* key_of(const std::string& field, const ModelConfig& weights) {
   static constexpr std::pair<const char*, const char*> kKeys[] = {
       {"layers", "num_layers"},
       {"hidden", "hidden_size"},
@@ -179,7 +181,7 @@ const char* key_of(const std::string& field, const ModelConfig& here) {
       {"bias_attention", "use_bias_in_attn_linear"},
       {"bias_mlp", "use_bias_in_mlp"},
       {"bias_norm", "use_bias_in_norms"}};
-  if (field == "norm_eps") return here.norm == NormKind::kRmsNorm ? "rms_norm_epsilon" : "layernorm_epsilon";
+  if (field == "norm_eps") return weights.norm == NormKind::kRmsNorm ? "rms_norm_epsilon" : "layernorm_epsilon";
   for (const auto& [name, key] : kKeys) {
     if (field == name) return key;
   }
@@ -228,7 +230,7 @@ void require_same_model(const std::string& where, const ModelConfig& weights, co
   std::string text;
   for (const auto& [field, value] : ours.items()) {
     if (theirs.at(field) == value) continue;
-    const char* key = key_of(field, here);
+    const char* key = key_of(field, weights);
     text += "\n  " + field + ": " + theirs.at(field).dump() + ", here " + value.dump() +
             (key == nullptr ? "" : " (" + std::string(key) + ")");
   }

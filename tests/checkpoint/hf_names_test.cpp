@@ -175,6 +175,14 @@ void check_library_directory(const std::string& dir) {
   }
 }
 
+// "config.json" alone could be the configuration of the run.
+TEST(HfNames, ARefusedConfigIsNamedWithItsFolder) {
+  const Scratch scratch;
+  write_file_atomic(scratch / "config.json", "{\"model_type\": \"bert\"}");
+  for (const std::string& source : {scratch.path(), scratch / "model.safetensors"})
+    EXPECT_EQ(std::string(error_of([&] { read_hf_model(source); }).what()).find(scratch / "config.json: "), 0u);
+}
+
 TEST(HfNames, LibraryFilesComeBackBitEqual) {
   int checked = 0;
   for (const auto& entry : fs::directory_iterator("tests/golden/models")) {

@@ -111,7 +111,7 @@ void export_hf(const std::string& dir, const std::string& output, const std::str
 }
 
 void import_hf(const std::string& input, const std::string& output, int64_t vocab_multiple) {
-  const ModelConfig config = model_config_from_hf(read_hf_config(input), vocab_multiple);
+  const ModelConfig config = read_hf_model(input, vocab_multiple);
   const HfMapping mapping(config, list_parameters(config));
   const HfTensors tensors(input);
   if (!list_checkpoints(output).empty()) throw_busy(output + ": holds checkpoints already; choose a new directory");

@@ -19,6 +19,10 @@ namespace {
 constexpr char kSingle[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 
+std::filesystem::path hf_directory(const std::filesystem::path& source) {
+  return source.extension() == ".safetensors" ? source.parent_path() : source;
+}
+
 const char* prefix_of(HfFamily family) {
   constexpr const char* kPrefixes[] = {"transformer.", "gpt_neox.", "model."};
   return kPrefixes[static_cast<size_t>(family)];
@@ -88,12 +92,19 @@ std::vector<std::string> HfTensors::names() const {
 }
 
 nlohmann::json read_hf_config(const std::string& source) {
-  const std::filesystem::path place(source);
-  const std::string path =
-      ((place.extension() == ".safetensors" ? place.parent_path() : place) / "config.json").string();
+  const std::string path = (hf_directory(source) / "config.json").string();
   auto root = parse_shallow(read_file(path, size_t{16} << 20));
   if (!root.is_object()) throw_bad_data(path + ": not a JSON object");
   return root;
+}
+
+ModelConfig read_hf_model(const std::string& source, int64_t vocab_multiple) {
+  const nlohmann::json root = read_hf_config(source);
+  try {
+    return model_config_from_hf(root, vocab_multiple);
+  } catch (const Error& e) {  // which begins with "config.json: "
+    throw Error(e.code(), (hf_directory(source) / e.what()).string());
+  }
 }
 
 HfMapping::HfMapping(const ModelConfig& config, const ParamList& params, int transformers)

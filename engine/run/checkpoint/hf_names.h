@@ -36,6 +36,8 @@ class HfTensors {
 
 // config.json of an HF directory, or beside one .safetensors file. Throws Error(kBadData).
 nlohmann::json read_hf_config(const std::string& source);
+// The model that it describes; errors name the file.
+ModelConfig read_hf_model(const std::string& source, int64_t vocab_multiple = 128);
 
 // Rows [our_row, our_row + rows) of our tensor are rows [hf_row, ...) of theirs (columns if transposed). Vectors count
 // as matrices with one column.

@@ -58,7 +58,7 @@ struct Dump {
 Dump read_dump(const std::string& directory) {
   Dump d;
   d.directory = directory;
-  d.model = model_config_from_hf(read_hf_config(directory));
+  d.model = read_hf_model(directory);
   const SafetensorsFile tokens(directory + "/tokens.safetensors");
   const std::vector<int64_t>& shape = tokens.at("tokens").shape;
   if (shape.size() != 3 || shape[0] < 1)

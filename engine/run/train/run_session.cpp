@@ -275,7 +275,7 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
 
 void RunSession::import_weights(Replica& replica) {
   const RunConfig& run = config_.run;
-  require_same_model(run.init_from_hf, model_config_from_hf(read_hf_config(run.init_from_hf)), run.model);
+  require_same_model(run.init_from_hf, read_hf_model(run.init_from_hf), run.model);
   const ParamList params = list_parameters(run.model);
   const HfMapping mapping(run.model, params);
   mapping.read_hf(HfTensors(run.init_from_hf), [&](const ParamSpec& p, std::vector<float> values) {

@@ -19,6 +19,23 @@ std::vector<std::string> generation_names(const std::string& dir) {
   return names;
 }
 
+// Whoever points `load` at a checkpoint of another trainer reads what to do about it.
+TEST(Store, FoldersOfOtherFormatsAreNamed) {
+  const Scratch scratch;
+  const auto refusal = [&] {
+    const Error e = error_of([&] { resolve_checkpoint_path(scratch.path()); });
+    EXPECT_EQ(e.code(), ExitCode::kBadData);
+    return std::string(e.what());
+  };
+  EXPECT_TRUE(refusal().ends_with("checkpoints/step_*)")) << refusal();
+  for (const auto& [file, whose] : {std::pair{"latest", "DeepSpeed's"},
+                                    {"latest_checkpointed_iteration.txt", "Megatron-LM's"},
+                                    {"config.json", "Hugging Face's"}}) {
+    write_file_atomic(scratch / file, "x");
+    EXPECT_NE(refusal().find(whose), std::string::npos) << refusal();
+  }
+}
+
 TEST(Store, RandomStatesComeBackBitEqual) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const Scratch scratch(seed <= 2);  // the first ones with a real disk's flushes

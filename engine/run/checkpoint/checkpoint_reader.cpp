@@ -165,7 +165,14 @@ std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path) {
   for (const std::string& directory : {plain, plain + "/checkpoints"}) {
     if (auto found = list_checkpoints(directory); !found.empty()) return found;
   }
-  throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)");
+  std::string foreign;  // whose format it is instead
+  for (const auto& [file, what] :
+       {std::pair{"config.json", "Hugging Face's format: `checkpoint import` makes one of it"},
+        {"latest_checkpointed_iteration.txt",
+         "Megatron-LM's format: convert it to Hugging Face's, then `checkpoint import`"},
+        {"latest", "DeepSpeed's format: convert it to Hugging Face's, then `checkpoint import`"}})
+    if (foreign.empty() && ::stat((plain + "/" + file).c_str(), &info) == 0) foreign = std::string("; ") + what;
+  throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)" + foreign);
 }
 
 LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& state, const LoadOptions& options,

@@ -80,6 +80,8 @@ TEST(Progress, EvalLine) {
   e.perplexity = 24.559;
   e.eval_ms = 1234;
   EXPECT_EQ(format_eval_line(e), "eval at step 200 | loss 3.2011 | perplexity 24.56 | 1.2s");
+  e.split = "test";
+  EXPECT_EQ(format_eval_line(e), "eval at step 200 (test) | loss 3.2011 | perplexity 24.56 | 1.2s");
 }
 
 TEST(Progress, BarIsAsWideAsAsked) {

@@ -93,8 +93,8 @@ std::string format_step_line(const StepRecord& r, int64_t total_steps, std::opti
 }
 
 std::string format_eval_line(const EvalRecord& r) {
-  return printed("eval at step %lld | loss %.4f | perplexity %.2f | ", static_cast<long long>(r.step), r.eval_loss,
-                 r.perplexity) +
+  return printed("eval at step %lld%s | loss %.4f | perplexity %.2f | ", static_cast<long long>(r.step),
+                 r.split == "valid" ? "" : (" (" + r.split + ")").c_str(), r.eval_loss, r.perplexity) +
          format_duration(r.eval_ms / 1000.0);
 }
 

@@ -399,6 +399,17 @@ TEST(GoodConfig, MergingAndOverrides) {
             "runs/run");
 }
 
+// Two runs of flags alone would cut off each other's metrics in runs/run; a file that names the run counts as before.
+TEST(GoodConfig, RunsOfFlagsAloneLiveWhereTheySave) {
+  const std::vector<std::string> flags = {"num_layers=1",  "hidden_size=8",      "num_attention_heads=1",
+                                          "seq_length=4",  "vocab_size=9",       "lr=1",
+                                          "train_iters=1", "micro_batch_size=1", "save=ckpt/a"};
+  const RunConfig alone = load_config({}, flags).run;
+  EXPECT_EQ(alone.run_dir, "ckpt/a");
+  EXPECT_EQ(alone.save_dir, "ckpt/a");
+  EXPECT_EQ(load("\"save\": \"ckpt/a\"").run_dir, "runs/a");
+}
+
 // A later false, or null, takes back what the same word has said, and nothing else: what was there before holds again.
 TEST(GoodConfig, WordsTakeBackWhatTheySaid) {
   const auto model = [](const std::string& first, const std::vector<std::string>& later) {

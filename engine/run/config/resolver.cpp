@@ -73,7 +73,11 @@ ResolvedConfig Resolver::take() {
 }
 
 void Resolver::run(const std::string& stem) {
-  if (!broken("run_dir") && value("run_dir").is_null()) set("run_dir", "runs/" + stem);
+  if (!broken("run_dir") && value("run_dir").is_null()) {
+    // Runs by flags alone that are saved apart must not write over each other's metrics.
+    const bool saved = stem.empty() && known({"save"}) && !is("save", "");
+    set("run_dir", saved ? text("save") : "runs/" + (stem.empty() ? "run" : stem));
+  }
   for (const char* key : {"run_dir", "save", "load", "init_from_hf"})
     if (is(key, "")) fail({key}, "must not be empty; leave the key out instead");
   if (known({"run_dir"}) && !broken("save") && value("save").is_null()) set("save", text("run_dir") + "/checkpoints");

@@ -187,7 +187,7 @@ void TokenFile::read(int64_t sequence, int64_t first, std::span<int32_t> out) co
         bin_path_ + ": sequence " + std::to_string(sequence) + ", token " + std::to_string(first + bad) + " (byte " +
         std::to_string(base + (first + bad) * item) + ") is id " + std::to_string(id) +
         (vocab_ > 0 ? ", outside the vocabulary of " + std::to_string(vocab_) : ", not an id of 0 to 2147483647") +
-        "; was the file made with another tokenizer? Set the vocabulary size that fits, or tokenize again");
+        "; was the file made with another tokenizer? Set vocab_size to what that one has, or tokenize again");
   }
 }
 

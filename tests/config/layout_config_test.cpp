@@ -148,7 +148,8 @@ TEST(LayoutConfigBad, RanksAndBatch) {
   expect_refused({
       {"remainder",
        with("\"pipe_parallel_size\": 2,\n\"model_parallel_size\": 2"),
-       {"a.json:3:23: pipe_parallel_size: 6 ranks are not a multiple of pipe_parallel_size 2 * model_parallel_size 2"},
+       {"a.json:3:23: pipe_parallel_size: 6 ranks are not a multiple of pipe_parallel_size 2 * model_parallel_size 2: "
+        "take 4 or a multiple"},
        {},
        {.ranks = 6}},
       {"fewer ranks than stages", with("\"pipe_parallel_size\": 4"), {"2 ranks are not a multiple"}, {}, {.ranks = 2}},

@@ -100,7 +100,8 @@ void Resolver::batch() {
       return fail({"pipe_parallel_size", "model_parallel_size"},
                   str(ranks) + " ranks are not a multiple of pipe_parallel_size " + str(integer("pipe_parallel_size")) +
                       " * model_parallel_size " + str(integer("model_parallel_size")) +
-                      (context > 1 ? " * context_parallel_size " + str(context) : ""));
+                      (context > 1 ? " * context_parallel_size " + str(context) : "") + ": take " + str(stage_ranks) +
+                      " or a multiple (mpirun -n), or smaller sizes");
     }
     dp = ranks / stage_ranks;
   } else if (has_train && has_micro && has_accum && integer(train) % (integer(micro) * integer(accum)) == 0) {

@@ -61,6 +61,7 @@ TEST(JsonText, DuplicatesNameTheirPath) {
   ASSERT_EQ(t.problems.size(), 1u);
   EXPECT_EQ(t.problems[0].key, "a.b");
   EXPECT_EQ(t.problems[0].at.line, 2);
+  EXPECT_EQ(t.problems[0].message, "given twice in the same object, first in line 1");
   EXPECT_TRUE(t.syntax_ok());
 }
 

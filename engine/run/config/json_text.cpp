@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <set>
+#include <map>
 
 namespace thinwire {
 namespace {
@@ -196,7 +196,7 @@ class Parser {
     advance();
     skip_blanks();
     if (peek() == '}') return advance();
-    std::set<std::string> seen;
+    std::map<std::string, int> seen;  // key, its line
     for (;;) {
       skip_blanks();
       if (at_end()) fail_open(tree.at, "object");
@@ -206,14 +206,17 @@ class Parser {
       member.at = here();
       member.key = parse_string();
       const std::string full = path.empty() ? member.key : path + "." + member.key;
-      if (!seen.insert(member.key).second) out_.problems.push_back({member.at, full, "given twice in the same object"});
+      const auto [first, once] = seen.emplace(member.key, member.at.line);
+      if (!once)
+        out_.problems.push_back(
+            {member.at, full, "given twice in the same object, first in line " + std::to_string(first->second)});
       skip_blanks();
       if (peek() != ':') fail("a colon is missing after the key \"" + member.key.substr(0, 60) + "\"");
       advance();
       skip_blanks();
       if (at_end()) fail_open(tree.at, "object");
       parse_value(member.value, full, depth + 1);
-      tree.members.push_back(std::move(member));
+      if (once) tree.members.push_back(std::move(member));
       skip_blanks();
       if (at_end()) fail_open(tree.at, "object");
       if (peek() == '}') return advance();

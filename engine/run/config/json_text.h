@@ -27,7 +27,7 @@ struct JsonTree {
   std::string text;
   bool plain = false;  // of YAML: a string written without quotes
   std::vector<JsonTree> items;
-  std::vector<JsonMember> members;  // in the order of the text; duplicates are in it, and reported
+  std::vector<JsonMember> members;  // in the order of the text; of duplicates the first, and all are reported
   TextPosition at;
 };
 

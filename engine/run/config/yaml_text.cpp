@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <regex>
-#include <set>
 #include <string_view>
 
 namespace thinwire {
@@ -229,7 +228,7 @@ class YamlReader {
 
   void read_members(JsonTree& tree, const std::string& path, int depth) {
     tree.kind = JsonTree::Kind::kObject;
-    std::set<std::string> seen;
+    std::map<std::string, int> seen;  // key, its line
     while (next()->type != YAML_MAPPING_END_EVENT) {
       JsonMember member;
       JsonTree key;
@@ -240,10 +239,13 @@ class YamlReader {
         throw JsonProblem{key.at, "", std::string("a key is a word, not ") + kind_name(key.kind)};
       if (member.key == "<<") throw JsonProblem{key.at, "", "merging by << is not read: write the keys out"};
       const std::string full = path.empty() ? member.key : path + "." + member.key;
-      if (!seen.insert(member.key).second) out_.problems.push_back({member.at, full, "given twice in the same object"});
+      const auto [first, once] = seen.emplace(member.key, member.at.line);
+      if (!once)
+        out_.problems.push_back(
+            {member.at, full, "given twice in the same object, first in line " + std::to_string(first->second)});
       next();
       read_value(member.value, full, depth + 1);
-      tree.members.push_back(std::move(member));
+      if (once) tree.members.push_back(std::move(member));
     }
   }
 

@@ -9,7 +9,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-all}
-case "$mode" in all | fast | full | sanitize) ;; openmpi) exec scripts/test_openmpi ;; *) echo "error: test.sh: unknown mode $mode (known: fast, full, sanitize, openmpi)" >&2; exit 64 ;; esac
+case "$mode" in
+  -h | --help) sed -n '2,8p' scripts/test.sh | sed 's/^# \{0,1\}//'; exit 0 ;;
+  all | fast | full | sanitize) ;;
+  openmpi) exec scripts/test_openmpi ;;
+  *) echo "error: test.sh: unknown mode $mode (known: fast, full, sanitize, openmpi)" >&2; exit 64 ;;
+esac
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
 say "packages"

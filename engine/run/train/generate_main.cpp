@@ -64,7 +64,7 @@ struct Options {
   std::string load, prompt, tokenizer;
   int64_t tokens = 200;
   SamplingOptions sampling;
-  int threads = 0;
+  int threads = 2;
   std::string device = "cpu";
 };
 
@@ -75,7 +75,7 @@ class Model {
       : config_(config),
         backend_(open_backend(o.device, 0)),
         stream_(backend_.device->make_stream()),
-        exec_(make_exec(*backend_.ops, *backend_.device, *stream_, o.threads > 0 ? o.threads : 2)),
+        exec_(make_exec(*backend_.ops, *backend_.device, *stream_, o.threads)),
         arena_(backend_.device.get()),
         store_(config_, arena_, false),
         chunk_(static_cast<size_t>(std::min<int64_t>(capacity, 256))),
@@ -199,17 +199,23 @@ int main(int argc, char** argv) {
     Options o;
     CLI::App app{"Continues a prompt with a trained model."};
     add_version(app, "generate", [] { return cpu_ops().isa(); });
-    app.add_option("--load", o.load, "run directory, its checkpoints, or one checkpoint");
+    app.add_option("--load", o.load, "run directory, its checkpoints, or one checkpoint (needed)");
     app.add_option("--prompt", o.prompt, "text to continue");
-    app.add_option("--tokens", o.tokens, "tokens to write")->check(CLI::Range(int64_t{0}, int64_t{1000000}));
+    app.add_option("--tokens", o.tokens, "tokens to write")
+        ->check(CLI::Range(int64_t{0}, int64_t{1000000}))
+        ->capture_default_str();
     app.add_option("--temperature", o.sampling.temperature, "0 takes the most likely token")
-        ->check(CLI::Range(0.0, 100.0));
+        ->check(CLI::Range(0.0, 100.0))
+        ->capture_default_str();
     app.add_option("--top-k", o.sampling.top_k, "choose among the K most likely (0: all)")
-        ->check(CLI::Range(int64_t{0}, int64_t{100000000}));
-    app.add_option("--seed", o.sampling.seed, "same seed, same text");
+        ->check(CLI::Range(int64_t{0}, int64_t{100000000}))
+        ->capture_default_str();
+    app.add_option("--seed", o.sampling.seed, "same seed, same text")->capture_default_str();
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
-    app.add_option("--device", o.device, "cpu | cuda")->check(CLI::IsMember({"cpu", "cuda"}));
-    app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, most_threads()));
+    app.add_option("--device", o.device, "where it computes")
+        ->check(CLI::IsMember({"cpu", "cuda"}))
+        ->capture_default_str();
+    app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(1, most_threads()))->capture_default_str();
     if (const auto code = parse_command_line(app, "generate", argc, argv)) return *code;
     if (std::isnan(o.sampling.temperature))
       throw_usage("generate: --temperature is not a number");  // a range lets it pass

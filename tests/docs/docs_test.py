@@ -24,7 +24,7 @@ WRITTEN_PART = r"<!-- (\w+) -->.*?<!-- end of \1 -->|<!-- table \w+ -->.*?<!-- e
 PAGE, ALL = 1500, 35000
 LONGER = {"docs/wire_formats.md": 6500, "docs/presets.md": 3400, "docs/running.md": 2500}
 NUMBER = r"(?<![\d.])\d+\.\d+(?!\.?\d)"  # no part of a version
-WITH_COMMANDS = ("README.md", "docs/running.md", "docs/clusters.md", "docs/long_context.md", "docs/schedules.md")
+WITH_COMMANDS = ("README.md", "docs/running.md", "docs/clusters.md", "docs/long_context.md", "docs/planner.md", "docs/schedules.md")
 
 
 def files_of_ours():
@@ -136,6 +136,8 @@ class Lists(unittest.TestCase):
         page = read("docs/presets.md")
         names = [n.removesuffix(".json") for n in os.listdir(os.path.join(ROOT, "configs", "compression")) if n.endswith(".json")]
         self.assertEqual([n for n in names if f"`{n}`" not in page], [])
+        published = set(names) - {"identity", "bf16_wire", "thinwire"}
+        self.assertIn(f"published systems as one word | {len(published)} presets |", read("README.md"))
 
     def test_messages_of_troubleshooting_are_real(self):
         source = ""
@@ -238,10 +240,28 @@ class Commands(unittest.TestCase):
         for page in WITH_COMMANDS:
             for command in commands(read(page)):
                 for part in re.split(r"\s*&&\s*", command):
-                    if not re.search(r"\b(PLAN|NAME|DIR|MINE)\b|\.\.\.", part):  # forms to be filled in
+                    if not re.search(r"\b(PLAN|NAME|DIR|MINE|MY\.json)\b|\.\.\.", part):  # forms to be filled in
                         with self.subTest(page=page, command=part):
                             tried += self.check(part, page)
         self.assertGreater(tried, 20)
+
+    def test_the_dry_run_says_what_long_context_says(self):
+        """The two tables of memory and bytes, row by row, by the command that stands below them."""
+        page = read("docs/long_context.md")
+        words = shlex.split(re.search(r"Repeat a row with `\./train (.*?)`", page, flags=re.DOTALL)[1])
+        rows = 0
+        for part in re.split(r"(?=\nThe same with as many KV heads)", page.partition("What `--dry-run` says of")[2]):
+            more = re.findall(r"\(`(num_kv_heads=\d+)`\)", part.partition("|")[0])
+            for ranks, kind, *cells in re.findall(r"^\| (\d+) \| (\w*) ?\| ([\d,]+) MiB \| ([\d,]+) MiB \| (?:([\d,]+) MiB )?\| (?:([\d,]+) MiB )?\|$", part, flags=re.MULTILINE):
+                row = [w for w in words if not w.startswith(("context_parallel_size=", "cp_comm_type="))] + more
+                row[row.index("--ranks") + 1] = ranks
+                out = self.run_in(["build/train", *row, *([f"context_parallel_size={ranks}", f"cp_comm_type={kind}"] if kind else [])], "docs/long_context.md")
+                said = [(re.search(rf"^  {name} +([\d.]+) MiB", out, flags=re.MULTILINE) or [0, 0])[1]
+                        for name in ("activations", "workspace", r"sequence\.forward", r"sequence\.backward")]
+                for cell, value in zip(cells, said):
+                    self.assertAlmostEqual(float(cell.replace(",", "") or 0), float(value), delta=0.6, msg=f"{ranks} {kind} {more}")
+                rows += 1
+        self.assertEqual(rows, 12)
 
     def test_configurations_that_pages_name_exist(self):
         for page in pages():

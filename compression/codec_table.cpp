@@ -96,8 +96,11 @@ void check(const CodecRow& row, const CodecParameter& parameter, const CodecSpec
     if ((open_min ? number > min : number >= min) && number <= max) return;
     std::vector<std::string> few;
     for (double v = min; whole != nullptr && max - min < 3 && v <= max; ++v) few.push_back(rate_text(v));
-    refuse(row.name, key.name, value,
-           few.empty() ? (open_min ? "above " : "") + rate_text(min) + " to " + rate_text(max) : either(few));
+    // A default that is out of bounds stands for none: the value may be nobody's.
+    const std::string needed = value == parameter.otherwise ? ", and must be given" : "";
+    refuse(
+        row.name, key.name, value,
+        (few.empty() ? (open_min ? "above " : "") + rate_text(min) + " to " + rate_text(max) : either(few)) + needed);
   }
 }
 

@@ -117,6 +117,7 @@ TEST(CodecTable, ParametersAreChecked) {
                         Case{{"cast", {{"format", 8}}}, "codec cast: format is 8; it may be of another type"},
                         Case{{"cast", {{"format", "fp8"}}}, "format is fp8; it may be bf16, fp16, e4m3 or e5m2"},
                         Case{{"zfp", {{"rate", 2}}}, "codec zfp: rate is 2; it may be 2.25 to 32"},
+                        Case{{"ecsq", {}}, "codec ecsq: rate is 8; it may be 1 to 5, and must be given"},
                         Case{{"top_k", {{"density", 0.0}}}, "density is 0; it may be above 0 to 1"},
                         Case{{"ecsq", {{"rate", 2.5}, {"block", 65}}},
                              "codec ecsq: block is 65; it may be a multiple of 64 from 64 to 4096, or 0 for 64"}}) {

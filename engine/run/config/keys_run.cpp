@@ -10,9 +10,9 @@ KeyTopic layout_keys() {
   KeyTopic t;
   t.title = "Layout and placement";
   t.intro =
-      "Ranks = pipe_parallel_size * model_parallel_size * data-parallel ranks; the launcher says how many there are, "
-      "so the data-parallel ranks follow. None of these keys changes what is learned: a run may go on under another "
-      "layout.";
+      "Ranks = pipe_parallel_size * model_parallel_size * context_parallel_size * data-parallel ranks; the launcher "
+      "says how many there are, so the data-parallel ranks follow. None of these keys changes what is learned: a run "
+      "may go on under another layout.";
   t.keys = {
       key("pipe_parallel_size", kIntKey, "1", "Pipeline stages; 0 is 1.",
           {.aliases = {"pipeline_model_parallel_size"}, .bounds = {0, 65536}, .unit = "stages"}),

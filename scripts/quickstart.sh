@@ -17,10 +17,17 @@ for argument in "$@"; do
 done
 case $text in '' | /*) ;; *) text=$caller/$text ;; esac
 say() { printf '\n== %s\n' "$*"; }
-if [ -n "$text" ] && { [ ! -r "$text" ] || [ -d "$text" ]; }; then
+if [ -n "$text" ] && { [ -d "$text" ] || [ ! -r "$text" ]; }; then
   echo "error: quickstart: cannot read $text; give a plain text file" >&2
   exit 64
 fi
+measure() {
+  bytes=$(wc -c <"$1")
+  [ "$bytes" -lt 100000 ] || return 0
+  echo "error: quickstart: the text has $bytes bytes; at least 100000 are needed to learn anything" >&2
+  exit 65
+}
+[ ! -f "$text" ] || measure "$text" # before the minutes of building
 
 say "1/5 packages"
 packages=(--quickstart)
@@ -51,11 +58,7 @@ else
     echo
   done >"$fresh/all.txt"
 fi
-bytes=$(wc -c <"$fresh/all.txt")
-if [ "$bytes" -lt 100000 ]; then
-  echo "error: quickstart: the text has $bytes bytes; at least 100000 are needed to learn anything" >&2
-  exit 65
-fi
+measure "$fresh/all.txt"
 rm -rf "$work"
 mkdir -p "$work/text"
 mv "$fresh/all.txt" "$work/text/all.txt"

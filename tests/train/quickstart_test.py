@@ -64,7 +64,10 @@ class Quickstart(unittest.TestCase):
             self.assertIn(str(place / "gone.txt"), said)
             self.assertEqual(self.run_it("my texts", cwd=place)[0], 64)
             (place / "short.txt").write_text("short")
-            self.assertEqual(self.run_it("short.txt", cwd=place)[0], 65)
+            code, said = self.run_it("short.txt", cwd=place)
+            self.assertEqual(code, 65, said)
+            self.assertNotIn("2/5 build", said, "refused before minutes of building")
+            self.assertEqual(self.run_it(".", cwd=place)[0], 64)
             self.assertEqual(taken.read_text(), before)
         self.assertEqual([p.name for p in (self.root / "runs").iterdir()], ["quickstart"])
 

@@ -261,7 +261,8 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
       break;
     }
   text +=
-      "loss: above the uncompressed run of the same seeds, measured with 0.8 M parameters (docs/results/compression.md), "
+      "loss: above the uncompressed run of the same seeds, measured with 0.8 M parameters "
+      "(docs/results/compression.md), "
       "not for this model: time per token is not time to a loss\nkeys of the first:";
   for (const std::string& o : first.overrides) text += " " + o;
   return text + "\n";

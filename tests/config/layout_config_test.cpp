@@ -391,6 +391,8 @@ TEST(LayoutConfigGood, CommunicationWatchdogTrace) {
   EXPECT_EQ(range("\"100-110\""), (std::pair<int64_t, int64_t>(100, 11)));
   EXPECT_EQ(range("\"7:7\""), (std::pair<int64_t, int64_t>(7, 1)));
   EXPECT_TRUE(noted(resolved("\"trace_steps\": 3"), "trace_steps", "without trace"));
+  EXPECT_TRUE(noted(resolved("\"trace\": true, \"trace_steps\": [11, 12]"), "trace_steps", "train_iters is 10"));
+  EXPECT_FALSE(noted(resolved("\"trace\": true, \"trace_steps\": [10, 12]"), "trace_steps", "train_iters"));
 }
 
 TEST(LayoutText, SaysWhatTheLayoutIs) {

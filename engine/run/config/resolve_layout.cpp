@@ -275,6 +275,9 @@ void Resolver::trace_range() {
   set("trace_steps", *range);
   if (given("trace_steps") != nullptr && known({"trace"}) && !flag("trace"))
     note("trace_steps", "has no effect without trace");
+  else if (known({"trace", "train_iters"}) && flag("trace") && range->is_array() &&
+           range->at(0).get<int64_t>() > integer("train_iters"))
+    note("trace_steps", "nothing is traced: train_iters is " + str(integer("train_iters")));
 }
 
 }  // namespace thinwire

@@ -30,7 +30,7 @@ TEST(Store, FoldersOfOtherFormatsAreNamed) {
   EXPECT_TRUE(refusal().ends_with("checkpoints/step_*)")) << refusal();
   for (const auto& [file, whose] : {std::pair{"latest", "DeepSpeed's"},
                                     {"latest_checkpointed_iteration.txt", "Megatron-LM's"},
-                                    {"config.json", "Hugging Face's"}}) {
+                                    {"model.safetensors", "; Hugging Face's"}}) {
     write_file_atomic(scratch / file, "x");
     EXPECT_NE(refusal().find(whose), std::string::npos) << refusal();
   }

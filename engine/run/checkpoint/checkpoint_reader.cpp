@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
@@ -165,13 +166,15 @@ std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path) {
   for (const std::string& directory : {plain, plain + "/checkpoints"}) {
     if (auto found = list_checkpoints(directory); !found.empty()) return found;
   }
-  std::string foreign;  // whose format it is instead
-  for (const auto& [file, what] :
-       {std::pair{"config.json", "Hugging Face's format: `checkpoint import` makes one of it"},
-        {"latest_checkpointed_iteration.txt",
-         "Megatron-LM's format: convert it to Hugging Face's, then `checkpoint import`"},
-        {"latest", "DeepSpeed's format: convert it to Hugging Face's, then `checkpoint import`"}})
-    if (foreign.empty() && ::stat((plain + "/" + file).c_str(), &info) == 0) foreign = std::string("; ") + what;
+  // What it is instead; a config.json alone is no sign, since folders of sweeps have one.
+  const char *hf = "Hugging Face's format: `checkpoint import` makes one of it",
+             *convert = "format: convert it to Hugging Face's, then `checkpoint import`";
+  std::string foreign;
+  for (const auto& [file, whose, what] : {std::tuple{"model.safetensors", "", hf},
+                                          {"model.safetensors.index.json", "", hf},
+                                          {"latest_checkpointed_iteration.txt", "Megatron-LM's ", convert},
+                                          {"latest", "DeepSpeed's ", convert}})
+    if (foreign.empty() && ::stat((plain + "/" + file).c_str(), &info) == 0) foreign = std::string("; ") + whose + what;
   throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)" + foreign);
 }
 

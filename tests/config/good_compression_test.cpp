@@ -298,6 +298,9 @@ TEST(GoodCompression, Notes) {
   EXPECT_EQ(note_at(load("\"compression\": {\"dp.gradient\": {\"codec\": \"one_bit\"}}", {}, {.ranks = 2}),
                     "compression.dp.gradient.codec"),
             "one_bit without residual error_feedback does not converge");
+  EXPECT_EQ(note_at(load("\"compression\": {\"dp.gradient\": {\"codec\": \"low_rank\"}}", {}, {.ranks = 2}),
+                    "compression.dp.gradient.codec"),
+            "low_rank without residual error_feedback loses for good what it does not send");
   // With a residual for contributions, and none for the sums that go back.
   const std::string top_k = "{\"codec\": \"top_k\", \"residual\": \"error_feedback\"";
   for (const auto& [rest, noted] :

@@ -121,9 +121,9 @@ TEST(Search, SaysWhatAPresetCosts) {
   EXPECT_EQ(flat->stages, 1);
   EXPECT_EQ(deep->stages, 2);
   EXPECT_EQ(measured_loss_gap("powersgd", 4)->stages, 1);  // measured without a pipeline only
-  EXPECT_EQ(measured_loss_gap("powersgd_16", 1), nullptr);
+  EXPECT_EQ(measured_loss_gap("zhybrid_ring", 1), nullptr);
   SearchResult r;
-  for (const char* preset : {"none", "thinwire", "powersgd_16"}) {
+  for (const char* preset : {"none", "thinwire", "zhybrid_ring"}) {
     Candidate c;
     c.preset = c.words = preset;
     c.overrides = {"compression.preset=" + c.preset};
@@ -131,7 +131,7 @@ TEST(Search, SaysWhatAPresetCosts) {
     r.best.push_back(std::move(c));
   }
   const std::string text = search_text(r, large_batch, cluster), json = search_json(r, large_batch, cluster, "plan");
-  EXPECT_NE(text.find("powersgd_16, loss not measured\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("zhybrid_ring, loss not measured\n"), std::string::npos) << text;
   char want[64];
   std::snprintf(want, sizeof want, "  thinwire, loss %+.2f +- %.2f %%\n", flat->percent, flat->half);
   EXPECT_NE(text.find(want), std::string::npos) << text;

@@ -25,6 +25,23 @@ bool is_flag(const std::string& word) {
   return word.size() > 2 && word.compare(0, 2, "--") == 0;
 }
 
+// As Megatron's own checks of its arguments do. A 0 is a default that somebody wrote down.
+void refuse_contradictions(const std::vector<MegatronFlag>& flags) {
+  constexpr std::pair<const char*, const char*> kPairs[] = {{"fp16", "bf16"},
+                                                            {kWarmUps[0], kWarmUps[1]},
+                                                            {kWarmUps[0], kWarmUps[2]},
+                                                            {kWarmUps[1], kWarmUps[2]},
+                                                            {"lr_decay_iters", "lr_decay_samples"},
+                                                            {"train_iters", "train_samples"}};
+  const auto given = [&](const char* key) {
+    return std::find_if(flags.begin(), flags.end(),
+                        [&](const MegatronFlag& f) { return gives(f, key) && !f.override.ends_with("=0"); });
+  };
+  for (const auto& [a, b] : kPairs)
+    if (const auto one = given(a), other = given(b); one != flags.end() && other != flags.end())
+      throw_bad_config(one->spelled + " and " + other->spelled + " contradict each other: give one of them");
+}
+
 bool is_json(const std::string& word) {
   return parse_json_text(word).problems.empty();
 }
@@ -121,6 +138,7 @@ std::vector<MegatronFlag> megatron_flags(const std::vector<std::string>& words) 
     }
     flags.push_back({flag, key + "=" + text});
   }
+  refuse_contradictions(flags);
   return flags;
 }
 

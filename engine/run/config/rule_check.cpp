@@ -107,7 +107,8 @@ class Check {
     if (r.kind == ResidualKind::kNone) {
       if (c.codec == "one_bit")
         note({p + "codec"}, "one_bit without residual error_feedback does not converge");
-      else if (codec_row(c.codec).selects && c.codec != "random_k" && site_ == Site::kDpGradient)
+      else if (((codec_row(c.codec).selects && c.codec != "random_k") || c.codec == "low_rank") &&
+               site_ == Site::kDpGradient)
         note({p + "codec"}, c.codec + " without residual error_feedback loses for good what it does not send");
       return true;
     }

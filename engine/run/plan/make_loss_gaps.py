@@ -9,15 +9,26 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "..", "scripts"))
 import compression_page  # noqa: E402
+import compression_rivals  # noqa: E402
 
 
 def table():
     lines = ["// Evaluation loss above the uncompressed run of the same seeds, percent, and half of its 95 % interval; made by make_loss_gaps.py.",
              "// clang-format off", "inline constexpr LossGap kLossGaps[] = {"]
-    found = compression_page.losses(compression_page.records())
-    for (layout, preset), (gap, half, seeds, _) in sorted(found.items()):
-        if preset != "none" and preset.isidentifier():  # NAME:N and NAME@N stand for a preset with another number or ZeRO stage
-            stages = int(layout.split("x")[0])
+    records = compression_page.records()
+    # NAME:N and NAME@N stand for a preset with another number or ZeRO stage.
+    gaps = {(int(layout.split("x")[0]), preset): got[:3] for (layout, preset), got in compression_page.losses(records).items() if preset.isidentifier()}
+    # Without a pipeline the larger model counts, under the ZeRO stage that a preset is made for.
+    runs = compression_rivals.Rivals(records).losses
+    base = runs[compression_rivals.PLAIN]
+    ends = [r["eval_loss"] for r in base.values()]
+    for preset, seeds in runs.items():
+        name = preset.partition("@")[0]
+        if name.isidentifier():
+            gap, half, count = compression_rivals.gap(seeds, base)
+            gaps[1, name] = gap, half if count > 1 else 100 * (max(ends) / min(ends) - 1), count
+    for (stages, preset), (gap, half, seeds) in sorted(gaps.items()):
+        if preset != "none":
             lines.append(f'    {{"{preset}", {stages}, {gap:.2f}, {half:.2f}, {seeds}}},')
     return "\n".join(lines + ["};", "// clang-format on", ""])
 

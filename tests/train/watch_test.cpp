@@ -177,6 +177,36 @@ TEST(Stragglers, WhatDiffersByAHairIsNoNews) {
   EXPECT_EQ(judge_times({{10, 90, 0}, {10, 0, 95}}, {0, 0}, 1.5, 100).size(), 1u);
 }
 
+// Nobody sends more messages than a tree needs. (One sum of three numbers per rank was too long for doubling steps from
+// 342 ranks on, and was exchanged directly.)
+TEST(Stragglers, RanksTalkToFewOthersHoweverManyThereAre) {
+  constexpr int kRanks = 360;
+  std::vector<int64_t> messages(kRanks);
+  run_ranks(kRanks,
+            [&](Progress& progress) {
+              WireCounters counters;
+              Control control(
+                  Channel(std::make_unique<Communicator>(progress, all_ranks(kRanks), 0, Site::kControl, &counters)));
+              StragglerWatch watch(1, 1.5, std::vector<int>(kRanks), {}, control);
+              std::vector<int64_t> waited(kRanks);
+              waited[7] = 60'000'000;  // ns: all vote for rank 7
+              StragglerWatch::Report report;
+              for (int64_t step = 1; step <= 2; ++step) {
+                const double ms = control.rank() == 300 ? 400.0 : 100.0;
+                EXPECT_TRUE(watch.after_step(step, ms, 60.0, waited, report));
+              }
+              ASSERT_EQ(report.named.size(), 2u);
+              EXPECT_EQ(report.named[0].rank, 7);
+              EXPECT_TRUE(report.named[0].waits);
+              EXPECT_EQ(report.named[1].rank, 300);
+              EXPECT_FALSE(report.named[1].waits);
+              messages[static_cast<size_t>(control.rank())] = counters.messages;
+            },
+            0, {.thread = false, .spin_us = 0});
+  // Two steps of at most: a length and a text to rank 0, and each of them passed on to 9 others, the text in pieces.
+  for (int r = 0; r < kRanks; ++r) EXPECT_LE(messages[static_cast<size_t>(r)], 100) << "rank " << r;
+}
+
 TEST(Stragglers, AllRanksHearTheSameOnceItIsSaidTwice) {
   constexpr int kRanks = 4;
   std::mutex mutex;

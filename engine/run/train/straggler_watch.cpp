@@ -2,6 +2,10 @@
 #include "engine/run/train/straggler_watch.h"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "engine/base/core/check.h"
@@ -20,6 +24,19 @@ double lower_median(std::vector<double> values) {
   return *middle;
 }
 
+// Of doubles, or of what is made of nothing else; between ranks of one build.
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+template <typename T>
+std::vector<T> values_in(const std::string& bytes) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  return values;
+}
+
 const StragglerRecord* same_in(const std::vector<StragglerRecord>& list, const StragglerRecord& r) {
   const auto found = std::find_if(list.begin(), list.end(),
                                   [&](const StragglerRecord& o) { return o.rank == r.rank && o.waits == r.waits; });
@@ -30,16 +47,21 @@ const StragglerRecord* same_in(const std::vector<StragglerRecord>& list, const S
 
 std::vector<StragglerRecord> judge_times(const std::vector<RankTimes>& times, const std::vector<int>& kinds,
                                          double ratio, int64_t steps) {
+  struct Kind {
+    std::vector<double> compute, awaited;
+    double usual = 0.0, votes = 0.0;
+  };
+  std::map<int, Kind> all;
+  for (size_t r = 0; r < times.size(); ++r) {
+    all[kinds[r]].compute.push_back(times[r].compute_ms);
+    all[kinds[r]].awaited.push_back(times[r].awaited);
+  }
+  for (auto& [number, kind] : all) kind.usual = lower_median(kind.compute), kind.votes = lower_median(kind.awaited);
   std::vector<StragglerRecord> records;
   for (size_t r = 0; r < times.size(); ++r) {
-    std::vector<double> compute, awaited;
-    for (size_t o = 0; o < times.size(); ++o) {
-      if (kinds[o] != kinds[r]) continue;
-      compute.push_back(times[o].compute_ms);
-      awaited.push_back(times[o].awaited);
-    }
-    if (compute.size() < 2) continue;
-    const double usual = lower_median(std::move(compute)), votes = lower_median(std::move(awaited));
+    const Kind& kind = all[kinds[r]];
+    if (kind.compute.size() < 2) continue;
+    const double usual = kind.usual, votes = kind.votes;
     StragglerRecord record;
     record.rank = static_cast<int>(r);
     if (times[r].compute_ms >= ratio * usual && times[r].compute_ms - usual >= kLeastExcessMs) {
@@ -93,19 +115,24 @@ bool StragglerWatch::after_step(int64_t step, double step_ms, double wait_ms, co
   return true;
 }
 
+// By way of rank 0. As a sum, a vector as long as the job has ranks would be too long for doubling steps, and a direct
+// exchange would open connections from a fifth of the ranks to all.
 std::vector<RankTimes> StragglerWatch::gather() {
   const size_t n = kinds_.size();
-  std::vector<double> all(3 * n);
-  all[2 * static_cast<size_t>(control_->rank())] = lower_median(compute_ms_);
-  all[2 * static_cast<size_t>(control_->rank()) + 1] = lower_median(wait_ms_);
-  std::copy(votes_.begin(), votes_.end(), all.begin() + static_cast<ptrdiff_t>(2 * n));
+  // Behind the medians: each rank that this one votes for, and how often.
+  std::vector<double> mine = {lower_median(compute_ms_), lower_median(wait_ms_)};
+  for (size_t r = 0; r < n; ++r)
+    if (votes_[r] > 0.0) mine.insert(mine.end(), {static_cast<double>(r), votes_[r]});
   compute_ms_.clear(), wait_ms_.clear();
   std::fill(votes_.begin(), votes_.end(), 0.0);
-  HostStream host;
-  control_->sum(View(all.data(), DType::f64, {static_cast<int64_t>(all.size())}), host).wait(host);
+  const std::vector<std::string> of_ranks = control_->collect(bytes_of(mine));
   std::vector<RankTimes> times(n);
-  for (size_t r = 0; r < n; ++r) times[r] = {all[2 * r], all[2 * r + 1], all[2 * n + r]};
-  return times;
+  for (size_t from = 0; from < of_ranks.size(); ++from) {
+    const auto told = values_in<double>(of_ranks[from]);
+    times[from].compute_ms = told.at(0), times[from].wait_ms = told.at(1);
+    for (size_t i = 2; i + 1 < told.size(); i += 2) times.at(static_cast<size_t>(told[i])).awaited += told[i + 1];
+  }
+  return values_in<RankTimes>(control_->share(bytes_of(times)));
 }
 
 }  // namespace thinwire

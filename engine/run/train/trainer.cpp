@@ -372,7 +372,7 @@ class Trainer {
     return compares ? job_.mesh()->progress().take_waits(waited_ns_) : 0;
   }
 
-  // How long this rank computed, and waited for whom; every so often a sum over all ranks tells who differs.
+  // How long this rank computed, and waited for whom; every so often all tell rank 0, and hear who differs.
   void compare_ranks(double ms) {
     const auto waited = static_cast<double>(take_waits());
     compared_ = stragglers_->after_step(progress_.step, ms, waited * 1e-6, waited_ns_, straggling_);

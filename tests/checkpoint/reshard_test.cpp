@@ -219,6 +219,22 @@ TEST(Reshard, AnyCutOfAnyNumberOfRanksLoadsUnderAnyOther) {
   }
 }
 
+TEST(Reshard, WhatNobodyAsksForIsListedWhereItIsWanted) {
+  const Scratch scratch;
+  run_control_ranks(2, [&](Control& control) {
+    const std::string own = "own/" + std::to_string(control.rank());
+    float value = 1.0f;
+    CheckpointStore store(scratch.path(), quick_options(), &control);
+    store.save(1, [&](StateVisitor& v) { v.tensor(GlobalSlice::whole(own, 1, 1, View(&value, DType::f32, {1}))); }, {});
+    store.wait(true);
+    for (const bool list : {true, false}) {
+      const LoadReport report = load_checkpoint(
+          scratch / "step_000001", [](StateVisitor&) {}, {.list_unused = list}, &control);
+      EXPECT_EQ(report.unused, list ? std::vector<std::string>({"own/0", "own/1"}) : std::vector<std::string>());
+    }
+  });
+}
+
 // Only what is asked for is read: a rank that asks for one corner does not touch the file of another.
 TEST(Reshard, FilesThatHoldNothingOfInterestAreNotOpened) {
   const Scratch scratch;

@@ -186,9 +186,9 @@ LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& 
     if (!options.verify) report.manifest = read_manifest(checkpoint_dir);
     FillState filler(report.path, report.manifest, options, got_on);
     state(filler);
-    report.unused = filler.unused();
+    if (options.list_unused) report.unused = filler.unused();
   });
-  report.unused = common_to_all(control, std::move(report.unused));
+  if (options.list_unused) report.unused = common_to_all(control, std::move(report.unused));
   return report;
 }
 

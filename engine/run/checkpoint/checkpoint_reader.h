@@ -47,6 +47,9 @@ struct LoadOptions {
   bool verify = true;                // verify_checkpoint first
   CopyBytes copy;                    // into device memory; default memcpy
   uint64_t meet_every = kMeetEvery;  // on_all_ranks, while the ranks fill their state
+  // False leaves LoadReport::unused empty. What no rank asks for is told from a list of each rank, and every rank lists
+  // the residuals of all others: with a thousand ranks rank 0 would have gigabytes to read.
+  bool list_unused = true;
 };
 
 struct LoadReport {

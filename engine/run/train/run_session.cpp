@@ -226,7 +226,7 @@ void RunSession::warn_of_other_order(const LoadReport& found) const {
 
 LoadOptions RunSession::load_options() {
   LoadOptions options;
-  options.verify = false;
+  options.verify = options.list_unused = false;
   if (device_->memory_total() > 0) options.copy = copy_state();
   return options;
 }
@@ -246,7 +246,10 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
   if (run.finetune || run.no_load_optim)
     options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
-    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/", "spike/"});
+    // Its own states are each rank's alone, and as many as there are ranks: they are not listed.
+    options.list_unused = true;
+    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(),
+                                     {"progress/", "loss_scaler/", "spike/", "coding/", "replica/", "revision/"});
     const nlohmann::json& info = found.manifest.info;
     if (info.contains("model"))
       require_same_model(found.path, model_config_from_json(info.at("model")), run.model, true);

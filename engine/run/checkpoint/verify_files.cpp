@@ -19,7 +19,11 @@ VerifyFiles::VerifyFiles(std::string checkpoint_dir, const Manifest& manifest, i
     : dir_(std::move(checkpoint_dir)),
       manifest_(manifest),
       next_(static_cast<size_t>(rank)),
-      stride_(static_cast<size_t>(ranks)) {}
+      stride_(static_cast<size_t>(ranks)),
+      tensors_(manifest.files.size()) {
+  // Once: a thousand ranks write as many files, and hundreds of thousands of tensors' slices.
+  for (const ManifestTensor& t : manifest.tensors) tensors_[t.file].push_back(&t);
+}
 
 void VerifyFiles::advance(uint64_t bytes) {
   while (!done()) {
@@ -56,13 +60,12 @@ void VerifyFiles::finish() {
   if (found != expected) throw_bad_data(path_ + ": content hash " + found + ", the manifest says " + expected);
   const SafetensorsFile file(path_);
   std::set<std::string_view> named;
-  for (const ManifestTensor& t : manifest_.tensors) {
-    if (t.file != next_) continue;
-    const SafetensorsEntry& entry = file.at(t.stored_name);
-    if (entry.dtype != t.dtype || entry.count() != t.place.count)
-      throw_bad_data(path_ + ": tensor \"" + t.stored_name + "\" has another type or size than the manifest says");
-    if (!named.insert(t.stored_name).second)
-      throw_bad_data(path_ + ": the manifest lists tensor \"" + t.stored_name + "\" twice");
+  for (const ManifestTensor* t : tensors_[next_]) {
+    const SafetensorsEntry& entry = file.at(t->stored_name);
+    if (entry.dtype != t->dtype || entry.count() != t->place.count)
+      throw_bad_data(path_ + ": tensor \"" + t->stored_name + "\" has another type or size than the manifest says");
+    if (!named.insert(t->stored_name).second)
+      throw_bad_data(path_ + ": the manifest lists tensor \"" + t->stored_name + "\" twice");
   }
   if (named.size() != file.entries().size()) throw_bad_data(path_ + ": holds tensors that the manifest does not list");
   next_ += stride_;

@@ -31,7 +31,8 @@ class VerifyFiles {
   std::string dir_;
   const Manifest& manifest_;
   size_t next_, stride_;
-  std::string path_;  // of the file at hand
+  std::vector<std::vector<const ManifestTensor*>> tensors_;  // by file
+  std::string path_;                                         // of the file at hand
   Descriptor file_;
   uint64_t read_ = 0;
   std::optional<RunningHash> hash_;

@@ -130,6 +130,7 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
                         .directory = options.report_directory,
                         .net = options.watch_net,
                         .hosts = options.hosts,
+                        .answer_seconds = 1.0 + transport->size() / 1024,  // one thread asks, or serves, them all
                         .on_verdict = options.on_hang,
                         .keeper = options.keeper,
                         .note = options.starting ? Keeper::Note::kStarting : Keeper::Note::kRunning,

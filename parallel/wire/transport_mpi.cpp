@@ -15,6 +15,7 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "parallel/wire/keeper.h"
 #include "parallel/wire/launcher.h"
 #include "parallel/wire/transport_delayed.h"
@@ -99,10 +100,10 @@ void roll_call(MPI_Comm comm, Keeper* keeper, const std::string& place, Keeper::
   bool news = true;
   for (long nap_us = 10; open > 0;) {
     if (news && rank == 0) {
-      std::string missing;
+      std::vector<int> missing;
       for (size_t i = 0; i < calls; ++i)
-        if (requests[i] != MPI_REQUEST_NULL) missing += (missing.empty() ? "" : ", ") + std::to_string(i + 1);
-      say("no sign of rank " + missing, 0.0);
+        if (requests[i] != MPI_REQUEST_NULL) missing.push_back(static_cast<int>(i) + 1);
+      say("no sign of rank " + some_of(missing), 0.0);
     }
     int n = 0;
     check_mpi(MPI_Testsome(static_cast<int>(calls), requests.data(), &n, over.data(), statuses.data()), "MPI_Testsome");

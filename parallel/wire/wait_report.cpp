@@ -136,10 +136,6 @@ WaitReport parse_report(const std::string& text) {
   return r;
 }
 
-static bool misses(const WaitReport& report, int rank) {
-  return std::find(report.missing.begin(), report.missing.end(), rank) != report.missing.end();
-}
-
 Verdict judge(const std::vector<WaitReport>& reports) {
   using State = WaitReport::State;
   Verdict v;
@@ -164,27 +160,35 @@ Verdict judge(const std::vector<WaitReport>& reports) {
   if (!v.culprits.empty()) return {Verdict::Kind::kStuck, v.culprits};
   // Two ranks that miss each other have no working connection. Where several such pairs share one rank, it is cut off.
   const int size = static_cast<int>(reports.size());
+  std::vector<std::vector<int>> missed;  // of thousands of ranks, each may miss hundreds
+  for (const WaitReport& r : reports) {
+    missed.push_back(r.missing);
+    std::sort(missed.back().begin(), missed.back().end());
+  }
   std::vector<std::pair<int, int>> pairs;
   for (int a = 0; a < size; ++a) {
-    for (int b = a + 1; b < size; ++b) {
-      if (misses(reports[static_cast<size_t>(a)], b) && misses(reports[static_cast<size_t>(b)], a))
-        pairs.emplace_back(a, b);
+    for (const int b : missed[static_cast<size_t>(a)]) {
+      if (b <= a || b >= size) continue;
+      const std::vector<int>& back = missed[static_cast<size_t>(b)];
+      if (std::binary_search(back.begin(), back.end(), a)) pairs.emplace_back(a, b);
     }
   }
   for (int rank = 0; pairs.size() > 1 && rank < size; ++rank) {
     if (std::all_of(pairs.begin(), pairs.end(), [&](auto p) { return p.first == rank || p.second == rank; }))
       return {Verdict::Kind::kCutOff, {rank}};
   }
-  // All wait. Whoever starts to follow "waits for" ends in a cycle, or at a rank that does not know for whom.
+  // All wait. Whoever starts to follow "waits for" ends in a cycle, or at a rank that does not know for whom; or where
+  // somebody before has passed, who has found no cycle.
+  std::vector<int> passed(reports.size(), -1);  // by whose start
   for (int start = 0; start < size; ++start) {
     std::vector<int> path;
-    for (int at = start;;) {
-      const auto seen = std::find(path.begin(), path.end(), at);
-      if (seen != path.end()) {
-        v = {Verdict::Kind::kCycle, std::vector<int>(seen, path.end())};
+    for (int at = start; passed[static_cast<size_t>(at)] < 0 || passed[static_cast<size_t>(at)] == start;) {
+      if (passed[static_cast<size_t>(at)] == start) {
+        v = {Verdict::Kind::kCycle, std::vector<int>(std::find(path.begin(), path.end(), at), path.end())};
         std::sort(v.culprits.begin(), v.culprits.end());
         return v;
       }
+      passed[static_cast<size_t>(at)] = start;
       path.push_back(at);
       const std::vector<int>& next = reports[static_cast<size_t>(at)].missing;
       if (next.empty() || next.front() < 0 || next.front() >= size) break;
@@ -201,7 +205,7 @@ std::string wait_text(const WaitReport& r) {
   std::string text = rank_text(r);
   if (r.state == WaitReport::State::kWaiting) {
     text += " waits";
-    if (!r.missing.empty()) text += " for rank " + numbers(r.missing, ", ");
+    if (!r.missing.empty()) text += " for rank " + some_of(r.missing);
     if (!r.operation.empty()) text += " in " + r.operation;
     text += ", silent for " + seconds_text(r.silent_s);
   } else {

@@ -35,6 +35,13 @@ std::string join(const std::vector<std::string>& words, const std::string& betwe
   return text;
 }
 
+std::string some_of(const std::vector<int>& numbers, size_t most) {
+  std::string text;
+  for (size_t i = 0; i < std::min(numbers.size(), most); ++i)
+    text += (text.empty() ? "" : ", ") + std::to_string(numbers[i]);
+  return numbers.size() <= most ? text : text + " and " + std::to_string(numbers.size() - most) + " more";
+}
+
 std::vector<std::string> split_words(const std::string& text) {
   std::istringstream words(text);
   return {std::istream_iterator<std::string>(words), {}};

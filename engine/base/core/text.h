@@ -16,6 +16,8 @@ namespace thinwire {
 std::string mebibytes(uint64_t bytes);
 
 std::string join(const std::vector<std::string>& words, const std::string& between);
+// "1, 2, 3", of a long list "1, 2, 3 and 2045 more": for messages about the ranks of a large job.
+std::string some_of(const std::vector<int>& numbers, size_t most = 16);
 // The words of a text: what stands between white space.
 std::vector<std::string> split_words(const std::string& text);
 

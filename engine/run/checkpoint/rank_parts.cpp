@@ -186,16 +186,16 @@ void RankParts::gather(const std::string& dir, int ranks, double seconds, Manife
       deadline = std::min(deadline, after(hurry_seconds_));
     }
     if (Clock::now() >= deadline) {
-      std::string missing;
+      std::vector<int> missing;
       for (int r = 1; r < ranks; ++r) {
-        if (!have[r]) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+        if (!have[r]) missing.push_back(r);
       }
       const std::string waited = printed("%.1f", std::chrono::duration<double>(Clock::now() - start).count());
-      throw_io(dir + ": after " + waited + " s there is still no part of this checkpoint from rank(s) " + missing +
-               (heard_end
-                    ? ", which wrote it: rank 0 does not see their files; checkpoints need one directory that all "
-                      "ranks share"
-                    : ": stopped or gone, too slow, or their directory is not the one that rank 0 sees"));
+      throw_io(
+          dir + ": after " + waited + " s there is still no part of this checkpoint from rank(s) " + some_of(missing) +
+          (heard_end ? ", which wrote it: rank 0 does not see their files; checkpoints need one directory that all "
+                       "ranks share"
+                     : ": stopped or gone, too slow, or their directory is not the one that rank 0 sees"));
     }
     news_.wait_for(guard, std::chrono::duration<double>(pause));
   }

@@ -226,9 +226,12 @@ void make_directories(const std::string& path) {
   for (size_t end = 1; end <= path.size(); ++end) {
     if (end != path.size() && path[end] != '/') continue;
     const std::string part = path.substr(0, end);
+    struct stat info {};
+    // Most are there. All ranks ask for the same ones, and a mkdir of each would be a change that a shared file system
+    // has to order; some mount points refuse it with an error of their own.
+    if (::stat(part.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) continue;
     if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST)
       throw_busy(part + ": cannot create directory: " + reason());
-    struct stat info {};
     if (::stat(part.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) throw_busy(part + ": is not a directory");
   }
 }

@@ -72,7 +72,12 @@ class Refusals(RunCase):
                     self.assertEqual((done.code, "ranks: 2 = pipeline 1 x data 2" in done.out), (0, rank == 0), str(done))
                     done = run_program("reference_check", ROOT / "tests/golden/models/llama_gqa", cwd=self.here, extra=launched)
                     self.assertEqual((done.code, len(done.errors())), (78, 1 - rank), str(done))
-        done = run_program("train", "--config", config, cwd=self.here, extra={"PMI_SIZE": "1", "PMI_RANK": "0", "SLURM_NTASKS": "8"})
+        # What a shell inherits from a job step of one task.
+        alone = {"PMI_SIZE": "1", "PMI_RANK": "0"}
+        second = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+        done = run_program("train", "--config", config, "train_batch_size=8", "--dry-run", cwd=self.here, extra=alone | second)
+        self.assertEqual((done.code, done.out), (0, ""), "rank 1 of Open MPI says nothing")
+        done = run_program("train", "--config", config, cwd=self.here, extra=alone | {"SLURM_NTASKS": "8"})
         self.expect(done, 0)
 
     def test_log_holds_how_the_run_ended(self):

@@ -20,6 +20,7 @@
 #   THINWIRE_ROOT       the folder of the run, when not submitted from there; in a source tree its root
 #   THINWIRE_SHARE      of an installed Thinwire, what `thinwire where` prints: scripts, configurations and programs are then there
 #   THINWIRE_LAUNCHER   srun | mpirun | jsrun, where a script knows several
+#   THINWIRE_PMI        what srun is given as --mpi: pmi2 unless said; pmix for Open MPI, cray_shasta for Cray MPICH
 #   THINWIRE_RANKS      number of ranks, where it is not the number of slots
 #   THINWIRE_LOG        a file that gets the output instead; %d in it is the folder that holds the run directory
 #   THINWIRE_CHECK      0: do not ask train on this node before the ranks are started; the arguments must then have run_dir=DIR
@@ -531,7 +532,7 @@ tw_absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 # The hooks that were set, for a job that does not inherit the environment.
 tw_hooks() {
   local name
-  for name in THINWIRE_SHARE THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_RANKS THINWIRE_LOG THINWIRE_CHECK THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
+  for name in THINWIRE_SHARE THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_PMI THINWIRE_RANKS THINWIRE_LOG THINWIRE_CHECK THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
     case ${!name:-} in
       '' ) ;;
       *,*) printf ',%s' "\"$name='${!name}'\"" ;;

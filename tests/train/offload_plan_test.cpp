@@ -50,5 +50,11 @@ TEST(OffloadPlan, ANodeWithoutTheRoomIsRefused) {
   EXPECT_NO_THROW(refuse_what_does_not_fit(config, 1, *device));
 }
 
+// Two hundred million samples are 2.4 GB on every rank.
+TEST(MemoryPlan, HoldsTheOrderOfAllSamples) {
+  const auto overhead = [](const std::string& iters) { return process_overhead(config_of({iters, "eval_iters=0"})); };
+  EXPECT_EQ(overhead("train_iters=50000000") - overhead("train_iters=10"), size_t{12} * 4 * (50'000'000 - 10));
+}
+
 }  // namespace
 }  // namespace thinwire::offload_plan_test

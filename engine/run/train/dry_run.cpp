@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "data/sample_stream.h"
 #include "engine/base/core/text.h"
 #include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/attention_fused.h"
@@ -309,6 +310,14 @@ size_t gpu_overhead(const RunConfig& config) {
   return kContext + kProducts + fp8_bytes(config) + (fused ? attention_scratch(calls.call) : own) + traffic;
 }
 
+// Every rank holds that of the whole run (gpt_dataset.h); what it takes per sequence of the files is not known here.
+size_t order_of_samples(const DataConfig& data) {
+  constexpr int64_t kBytes = 12, kMost = int64_t{1} << 48;  // more is refused where the files are opened
+  const SplitSizes samples = split_sizes(data);
+  return static_cast<size_t>(
+      kBytes * (std::min(samples.train, kMost) + std::min(samples.valid, kMost) + std::min(samples.test, kMost)));
+}
+
 void print_memory(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   size_t largest = 0;
   for (size_t s = 1; s < stages.size(); ++s)
@@ -362,8 +371,8 @@ std::string why_own_attention(const RunConfig& config) {
 
 size_t process_overhead(const RunConfig& config) {
   if (config.device == "cuda") return gpu_overhead(config);
-  // Program and libraries; oneDNN's kernels and its copies of a product's operands; the batches read ahead. oneDNN
-  // generates its large kernels only for products too wide to read in place.
+  // Program and libraries; oneDNN's kernels and its copies of a product's operands; the batches read ahead; the order
+  // of samples. oneDNN generates its large kernels only for products too wide to read in place.
   constexpr size_t kProgram = size_t{22} << 20, kKernels = size_t{6} << 20;
   constexpr size_t kTokenBytes = 12;  // input, target and loss mask
   constexpr int64_t kInPlace = 378;   // its threshold, in elements
@@ -374,7 +383,7 @@ size_t process_overhead(const RunConfig& config) {
       size_of(config.model.dtype);
   const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * kTokenBytes *
                        static_cast<size_t>(config.data.prefetch_batches + 1);
-  return kProgram + (widest >= kInPlace ? kKernels : 0) + operands + queue;
+  return kProgram + (widest >= kInPlace ? kKernels : 0) + operands + queue + order_of_samples(config.data);
 }
 
 MemoryPlan plan_memory(const RunConfig& config) {

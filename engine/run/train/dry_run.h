@@ -11,7 +11,7 @@
 namespace thinwire {
 
 // Bytes a process of ours holds before and beside the arenas: program, libraries, oneDNN's code and scratch, data
-// queue; on a GPU, in its memory: context, workspaces of products and attention.
+// queue, order of samples; on a GPU, in its memory: context, workspaces of products and attention.
 size_t process_overhead(const RunConfig& config);
 
 // Arena bytes of one rank of this layout (the largest stage), by the same set-up code that a run uses.

@@ -2,8 +2,9 @@
 //
 // pack() adds the residual, transforms, encodes and keeps the new residual; absorb() decodes the payloads of several
 // ranks in rank order in fp32, undoes the transform once behind the sum, and writes or adds. Both work tile by tile in
-// cache where the codec has a granule. The bytes and the bits of the result do not depend on `threads` or on how a message
-// is cut into pieces at multiples of granule(). A rule's checksum is the message's, coded or not: no coder knows of it.
+// cache where the codec has a granule. The bytes and the bits of the result do not depend on `threads` or on how a
+// message is cut into pieces at multiples of granule(). A rule's checksum is the message's, coded or not: no coder
+// knows of it.
 #pragma once
 
 #include <cstdint>

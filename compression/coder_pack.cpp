@@ -226,7 +226,9 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   }
   PieceSums sums;
   const bool direct = p.handed(in.dtype) == in.dtype && !p.spec.hadamard && !remember && !p.differences();
-  const size_t bytes = direct ? p.pack_direct(piece, sums) : p.tiled ? p.pack_tiled(piece, sums) : p.pack_whole(piece, sums);
+  const size_t bytes = direct    ? p.pack_direct(piece, sums)
+                       : p.tiled ? p.pack_tiled(piece, sums)
+                                 : p.pack_whole(piece, sums);
   stats.error_square += sums.error;
   stats.signal_square += sums.signal;
   stats.residual_square += sums.residual;

@@ -153,7 +153,8 @@ KeyTopic layout_keys() {
           "Rate of a rank's link, from which --dry-run derives milliseconds per site; 0: bytes only.",
           {.bounds = {0, 1e6}, .unit = "Gbit/s"}),
       key("device", kStringKey, "\"cpu\"", "Where the step runs.", {.allowed = {"cpu", "cuda"}}),
-      key("threads_per_rank", kIntKey, "0", "CPU threads of each rank; 0: cores of the node / ranks on it, at most OMP_NUM_THREADS where that is set.",
+      key("threads_per_rank", kIntKey, "0",
+          "CPU threads of each rank; 0: cores of the node / ranks on it, at most OMP_NUM_THREADS where that is set.",
           {.bounds = {0, 65536}, .unit = "threads"}),
   };
   return t;

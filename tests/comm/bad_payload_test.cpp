@@ -159,7 +159,7 @@ class FlippedBit : public ::testing::TestWithParam<Verb> {};
 // Every message that rank 0 sends, one after the other.
 TEST_P(FlippedBit, IsToldWithPeerSiteAndChunk) {
   const Verb& verb = GetParam();
-  const auto coder = coder_of(std::make_shared<Block8>(), ResidualKind::kNone, true);
+  const auto coder = coder_of(std::make_shared<Block8>(127.0f, true));
   const Heard whole = run_damaged(verb, *coder, -1, 0);
   ASSERT_FALSE(whole.sent.empty());
   int first_tag = whole.sent[0].tag;
@@ -171,7 +171,7 @@ TEST_P(FlippedBit, IsToldWithPeerSiteAndChunk) {
     const int ordinal = ordinals[{sent.peer, sent.tag}]++;
     const int chunk = ordinal % 3, packer = verb.packer(sent.peer, sent.tag != first_tag, ordinal);
     chunks.insert(chunk);
-    // Anywhere in the payload: a scale, a code, the checksum itself.
+    // Anywhere in the payload: a scale, a code, a seal.
     for (const size_t byte : {size_t{0}, 7 + 29 * at, sent.bytes - 1}) {
       const Heard heard = run_damaged(verb, *coder, static_cast<int>(at), byte);
       SCOPED_TRACE(::testing::Message() << "message " << at << " of rank 0, number " << ordinal << " to rank "
@@ -183,7 +183,7 @@ TEST_P(FlippedBit, IsToldWithPeerSiteAndChunk) {
         EXPECT_NE(message.find("rank " + std::to_string(packer) + " sent"), std::string::npos) << message;
         EXPECT_NE(message.find("site dp.gradient"), std::string::npos) << message;
         EXPECT_NE(message.find("chunk " + std::to_string(chunk) + " "), std::string::npos) << message;
-        EXPECT_NE(message.find("checksum"), std::string::npos) << message;
+        EXPECT_NE(message.find("seal"), std::string::npos) << message;
       }
     }
   }

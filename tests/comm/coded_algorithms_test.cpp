@@ -87,8 +87,7 @@ TEST(CodedAlgorithms, IdentityIsThePlainRingAndThePlainTwoLevels) {
 }
 
 TEST(CodedAlgorithms, BytesAreThoseOfTheFormulasAndReplicasAreEqual) {
-  const auto coder = coder_of(std::make_shared<Block8>()),
-             checked = coder_of(std::make_shared<Block8>(), ResidualKind::kNone, true);
+  const auto coder = coder_of(std::make_shared<Block8>()), checked = coder_of(std::make_shared<Block8>(127.0f, true));
   const DType types[] = {DType::f32, DType::bf16, DType::f16};
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     std::mt19937_64 random(seed + 50);

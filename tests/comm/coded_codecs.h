@@ -9,21 +9,24 @@
 
 #include "compression/codec_table.h"
 #include "compression/coder.h"
+#include "engine/base/core/crc32c.h"
 #include "engine/base/core/error.h"
 #include "parallel/collective/coded.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire {
 
-// Blocks of 32: an fp32 step max|x| / levels, then a signed byte each.
+// Blocks of 32: an fp32 step max|x| / levels, then a signed byte each; sealed: and a CRC-32C of these, so that decoding
+// tells every flipped bit.
 class Block8 : public Codec {
  public:
   static constexpr int64_t kBlock = 32;
-  explicit Block8(float levels = 127.0f) : levels_(levels) {}
+  explicit Block8(float levels = 127.0f, bool sealed = false) : levels_(levels), sealed_(sealed) {}
   std::string name() const override { return "block8"; }
   Traits traits() const override { return {.contractive = true, .linear = true, .granule = kBlock}; }
   size_t wire_bytes(int64_t n, DType) const override {
-    return static_cast<size_t>(n + (n + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(float)));
+    const size_t of_block = sizeof(float) + (sealed_ ? sizeof(uint32_t) : 0);
+    return static_cast<size_t>(n) + static_cast<size_t>((n + kBlock - 1) / kBlock) * of_block;
   }
   static float step_of(const float* x, int64_t n, float levels = 127.0f) {
     float largest = 0.0f;
@@ -40,12 +43,17 @@ class Block8 : public Codec {
       const int64_t n = std::min(kBlock, in.count() - first);
       for (int64_t i = 0; i < n; ++i) encoded.non_finite |= !std::isfinite(x[first + i]);
       const float step = step_of(x + first, n, levels_);
+      const std::byte* const block = to;
       std::memcpy(to, &step, sizeof step);
       to += sizeof step;
       for (int64_t i = 0; i < n; ++i) {
         const bool zero = step == 0.0f || !std::isfinite(x[first + i]) || !std::isfinite(step);
         *to++ = static_cast<std::byte>(static_cast<int8_t>(zero ? 0.0f : std::nearbyint(x[first + i] / step)));
       }
+      if (!sealed_) continue;
+      const uint32_t seal = crc32c({block, to});
+      std::memcpy(to, &seal, sizeof seal);
+      to += sizeof seal;
     }
     return encoded;
   }
@@ -55,17 +63,24 @@ class Block8 : public Codec {
     const std::byte* from = in.data();
     for (int64_t first = 0; first < out.count(); first += kBlock) {
       float step;
+      const std::byte* const block = from;
       std::memcpy(&step, from, sizeof step);
       from += sizeof step;
       for (int64_t i = first; i < std::min(first + kBlock, out.count()); ++i) {
         const float v = static_cast<float>(static_cast<int8_t>(*from++)) * step;
         y[i] = accumulate ? y[i] + v : v;
       }
+      if (!sealed_) continue;
+      uint32_t seal;
+      std::memcpy(&seal, from, sizeof seal);
+      if (seal != crc32c({block, from})) throw_bad_data("block8: the seal of a block does not match");
+      from += sizeof seal;
     }
   }
 
  private:
   float levels_;
+  bool sealed_;
 };
 
 // Only what is not zero: a bit per element, then these elements. Lossless, framed; granule 8, or 0: a message whole.
@@ -116,10 +131,8 @@ class NonZeros : public Codec {
 };
 
 inline std::shared_ptr<const Coder> coder_of(std::shared_ptr<const Codec> codec,
-                                             ResidualKind residual = ResidualKind::kNone, bool checksum = false,
-                                             bool hadamard = false) {
+                                             ResidualKind residual = ResidualKind::kNone, bool hadamard = false) {
   CodecSpec spec;
-  spec.checksum = checksum;
   spec.hadamard = hadamard;
   return std::make_shared<Coder>(std::move(codec), spec, ResidualSpec{.kind = residual});
 }

@@ -103,7 +103,7 @@ int run() {
     std::vector<int> pairs;
     for (int r = 0; r < n; ++r) pairs.push_back(r / 2);
     CodedRank rank(progress, n, small_chunks(16384), pairs);
-    const auto lossy = coder_of(std::make_shared<Block8>(), ResidualKind::kNone, true);
+    const auto lossy = coder_of(std::make_shared<Block8>(127.0f, true));
     const auto framed = coder_of(std::make_shared<NonZeros>(32));
     for (const int64_t count : {1, 31, 32, 1000, 50257, 300000}) {
       // At most n + 1 compressions, each off by 1/254 of a partial sum below n; exact ones by rounding alone.

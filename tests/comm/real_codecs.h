@@ -66,8 +66,7 @@ inline std::vector<RealCodec> real_codecs() {
       0x1p-20);
   // 32 coefficients of sqrt(32) at most, and their 32 errors over sqrt(32).
   add(
-      "block_int", 32 * 1.01 / 128, [](CodecSpec& s) { s.hadamard = true, s.checksum = true, s["block"] = 32; },
-      0x1p-18);
+      "block_int", 32 * 1.01 / 128, [](CodecSpec& s) { s.hadamard = true, s["block"] = 32; }, 0x1p-18);
   // The numbers between the largest of a format and the next power of two are cut; below, half a step.
   const auto mx = [&](const char* format, double error) {
     add(
@@ -78,7 +77,7 @@ inline std::vector<RealCodec> real_codecs() {
   // A third at most, of a scale that bf16 rounds.
   add("e3m0", 0.34, plain);
   add("lloyd_max", 1.0, [](CodecSpec& s) { s["bits"] = 2, s["block"] = 64; });
-  add("lloyd_max", 1.0, [](CodecSpec& s) { s["bits"] = 4, s["block"] = 64, s.checksum = true; });
+  add("lloyd_max", 1.0, [](CodecSpec& s) { s["bits"] = 4, s["block"] = 64; });
   add("ecsq", 1.0, [](CodecSpec& s) { s["rate"] = 2.5; });
   add("one_bit", 1.0, plain);
   add("one_bit", 1.0, [](CodecSpec& s) { s["block"] = 64; });
@@ -86,7 +85,7 @@ inline std::vector<RealCodec> real_codecs() {
   add("zfp", 0.25, [](CodecSpec& s) { s["rate"] = 8.0; });
   add("zfp", 0x1p-9, [](CodecSpec& s) { s["rate"] = 16.0; });
   add("mpc", 0.0, plain);
-  add("entropy", 0.0, [](CodecSpec& s) { s.checksum = true; });
+  add("entropy", 0.0, plain);
   // What is not kept is lost.
   add("top_k", 1.0, [](CodecSpec& s) { s["density"] = 0.1; });
   add("random_k", 1.0, [](CodecSpec& s) { s["density"] = 0.1, s["block"] = 256, s["format"] = "fp16"; });

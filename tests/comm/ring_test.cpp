@@ -71,7 +71,7 @@ std::vector<std::pair<std::string, std::shared_ptr<const Coder>>> coders() {
   return {
       {"plain", nullptr},
       {"block8", coder_of(std::make_shared<Block8>())},
-      {"block8 with a checksum", coder_of(std::make_shared<Block8>(), ResidualKind::kNone, true)},
+      {"block8 sealed", coder_of(std::make_shared<Block8>(127.0f, true))},
       {"cast", RealCodec{real_spec("cast", [](CodecSpec& s) { s["format"] = "bf16"; })}.coder()},
       {"block_int", RealCodec{real_spec("block_int", [](CodecSpec& s) { s["bits"] = 8, s["block"] = 32; })}.coder()},
       {"framed", coder_of(std::make_shared<NonZeros>(8))}};

@@ -284,7 +284,7 @@ std::vector<Kind> kinds() {
   const auto feedback = real(
       "block_int", [](CodecSpec& s) { s["bits"] = 4, s["block"] = 32; }, ResidualKind::kErrorFeedback);
   const auto ecsq = real("ecsq", [](CodecSpec& s) { s["rate"] = 2.5; });
-  const auto entropy = real("entropy", [](CodecSpec& s) { s.checksum = true; });
+  const auto entropy = real("entropy", nothing);
   const auto top = real(
       "top_k", [](CodecSpec& s) { s["density"] = 0.1; }, ResidualKind::kErrorFeedback);
   const auto difference = real(

@@ -19,8 +19,8 @@ using Values = std::map<std::string, nlohmann::json>;
 double above_zero(double x) {
   return std::max(x, static_cast<double>(std::numeric_limits<float>::denorm_min()));
 }
-float below_one(double x) {
-  return std::min(static_cast<float>(x), 0x1.fffffep-1f);
+double below_one(double x) {
+  return static_cast<float>(x) < 1.0f ? x : 0x1.fffffep-1;
 }
 
 class Reader {
@@ -102,8 +102,8 @@ ModelConfig model_config(const Reader& r) {
   m.init = r.pick<InitMethod>("init_method", inits);
   m.output_init = r.pick<InitMethod>("output_layer_init_method", inits);
   m.init_std = static_cast<float>(r.real("init_method_std"));
-  m.hidden_dropout = below_one(r.real("hidden_dropout"));
-  m.attention_dropout = below_one(r.real("attention_dropout"));
+  m.hidden_dropout = static_cast<float>(below_one(r.real("hidden_dropout")));
+  m.attention_dropout = static_cast<float>(below_one(r.real("attention_dropout")));
   m.recompute =
       r.pick<Recompute>("recompute_granularity",
                         {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}});
@@ -126,7 +126,8 @@ OptimConfig optim_config(const Reader& r) {
   o.beta1 = r.at("optimizer.params.betas").at(0).get<double>();
   o.beta2 = r.at("optimizer.params.betas").at(1).get<double>();
   o.eps = above_zero(r.real("optimizer.params.eps"));
-  o.momentum = below_one(r.real("optimizer.params.momentum"));  // 0 here wherever it is for the kernels
+  o.momentum = below_one(r.real("optimizer.params.momentum"));
+  if (static_cast<float>(o.momentum) == 0.0f) o.momentum = 0.0;
   o.weight_decay = r.real("weight_decay");
   o.clip = r.real("gradient_clipping");
   o.decay = r.pick<LrDecay>("lr_decay_style", {{"constant", LrDecay::kConstant},

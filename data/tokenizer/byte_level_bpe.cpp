@@ -151,9 +151,11 @@ class ByteLevelBpe final : public Tokenizer {
         from = match.end;
         const AddedToken& token = d_.added[static_cast<size_t>(match.token)];
         const size_t begin = token.lstrip ? std::max(done, space_before(text, match.begin)) : match.begin;
+        const size_t end = token.rstrip ? space_after(text, match.end) : match.end;
+        if (begin >= end) continue;  // white space that the token before took: nothing is left of this one
         if (begin > done) plain(text.substr(done, begin - done));
         ids.push_back(token.id);
-        done = token.rstrip ? space_after(text, match.end) : match.end;
+        done = end;
       }
     }
     if (done < text.size()) plain(text.substr(done));

@@ -54,7 +54,8 @@ MORE_CASES = [
     "<|begin_of_text|>Hello<|eot_id|>\n\n<|end_of_text|>", "<|start_header_id|>user<|end_header_id|>\n\nWhat's 12345?<|eot_id|>", "<|padding|> <|PADDING|>",
     "This program is free software: you can redistribute it and/or modify\nit under the terms of the GNU General Public License",
 ]
-STRIPPED = ["<r>", "<r> ", "<r>  b", "<r> xb", "<r>    b", "<r>   yb", "<r>  yb", "<r> <r>  x", "a<r>\n xb", "a  y <r>b", "<r>\t\tb"]
+STRIPPED = ["<r>", "<r> ", "<r>  b", "<r> xb", "<r>    b", "<r>   yb", "<r>  yb", "<r> <r>  x", "a<r>\n xb", "a  y <r>b", "<r>\t\tb", "a\n\n\nb", "a \n \n b", "<r>\n\nb",
+            "\n<r>\n"]
 POOLS = [
     "abcdefghijklmnopqrstuvwxyz", "ABCXYZ", "0123456789½²٣", "     ", " \t\n\r\u00a0\u2003\u3000\u0085", "'''sdtmlrv", ".,;:!?-_=+*/()[]{}<>|\\\"#$%&@^~`", "àéîõüçñßœæ",
     "\u0300\u0301\u0307\u0308\u0323\u0327\u0328\u0338\u0345\u3099", "бвгджзиЖЩ", "αβγδεώΣ", "日本語漢字仮名のがぱ", "한국어문장각힣", "\u1100\u1112\u1161\u1175\u11a8\u11c2", "अआकखि्\u093c", "אבגד\u05b4",
@@ -101,9 +102,9 @@ def variants():
               AddedToken("<l>", lstrip=True, rstrip=True, normalized=False), AddedToken("<pre>", normalized=False),
               AddedToken("<prefix>", normalized=True), AddedToken("<é>", normalized=False)]
     yield "strips", train(400, prefix=True, added=strips)
-    # White space that <r> strips to the right is still the beginning of the next added token.
+    # White space that <r> strips to the right is still the beginning of the next added token; one that strips to its left, too, may be used up by it.
     yield "strips_into_next", train(300, added=[AddedToken("<r>", rstrip=True, normalized=False)] + [
-        AddedToken(t, normalized=False) for t in (" ", " x", "  y")])
+        AddedToken(t, normalized=False) for t in (" ", " x", "  y")] + [AddedToken("\n", lstrip=True, rstrip=True, normalized=False)])
     yield "whole", train(400, regex=False)
     ignoring = train(400)
     state = json.loads(ignoring.to_str())

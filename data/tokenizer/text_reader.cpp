@@ -36,6 +36,28 @@ std::string strip_line_end(std::string& line) {
   return line_end;
 }
 
+// Python's json module writes these and reads them again, though JSON has no such numbers.
+std::string with_null_for_nan(std::string_view line) {
+  std::string mended;
+  bool quoted = false;
+  for (size_t at = 0; at < line.size(); ++at) {
+    size_t found = 0;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+      if (!quoted && line.substr(at).starts_with(word)) found = word.size();
+    if (found > 0) {
+      mended += "null";
+      at += found - 1;
+      continue;
+    }
+    mended += line[at];
+    if (line[at] == '"')
+      quoted = !quoted;
+    else if (quoted && line[at] == '\\' && at + 1 < line.size())
+      mended += line[++at];
+  }
+  return mended;
+}
+
 }  // namespace
 
 size_t safe_cut(std::string_view text, size_t limit) {
@@ -160,6 +182,9 @@ std::vector<std::string> parse_json_line(const std::string& line, const std::vec
       return true;
     });
   } catch (const Json::parse_error& e) {
+    if (const char wrong = e.byte > 0 && e.byte <= line.size() ? line[e.byte - 1] : '\0'; wrong == 'N' || wrong == 'I')
+      if (const std::string mended = with_null_for_nan(line); mended != line)
+        return parse_json_line(mended, keys, path, number);
     fail("not valid JSON at byte " + std::to_string(e.byte) + " of the line; each line must be one JSON object");
   } catch (const Json::exception& e) {
     fail(std::string("not valid JSON (") + e.what() + ")");

@@ -80,7 +80,8 @@ class LineReader {
 };
 
 // The strings under `keys` of one line. Throws Error(kBadData): "FILE:LINE: ..." when the line is not a JSON object or
-// a key is missing or not a string; unpaired surrogate escapes are not text and refused.
+// a key is missing or not a string; unpaired surrogate escapes are not text and refused. As to Python, NaN, Infinity
+// and -Infinity under other keys are no mistake.
 std::vector<std::string> parse_json_line(const std::string& line, const std::vector<std::string>& keys,
                                          const std::string& path, uint64_t number);
 

@@ -165,12 +165,15 @@ TEST_F(TextReader, JsonStrings) {
             Documents{std::string("\xC3\xA9\xE6\x97\xA5\xF0\x9F\x99\x82\0x", 11)});
   EXPECT_EQ(parse(R"( {"meta":{"a":[1,{}]},"text":"","other":null} )"), Documents{""});
   EXPECT_EQ(parse(R"({"b":"2","a":"1"})", {"a", "b"}), (Documents{"1", "2"}));
+  EXPECT_EQ(parse(R"({"x":NaN,"text":"NaN \"-Infinity\\","y":[-Infinity, Infinity]})"),
+            Documents{"NaN \"-Infinity\\"});  // as Python writes its floats
 }
 
 TEST_F(TextReader, BadJson) {
   for (const char* line : {"{", "x", "{\"text\":\"a", "{\"text\":\"a\"} {}", "{'text':'a'}", "{\"text\":\"\\ud83d\"}",
                            "{\"text\":\"\\ude42\"}", "{\"text\":\"\\ud83dx\"}", "{\"text\":\"\\x\"}",
-                           "{\"text\":\"\xFF\"}", "{\"text\":\"a\nb\"}", "{\"text\":1e999}"}) {
+                           "{\"text\":\"\xFF\"}", "{\"text\":\"a\nb\"}", "{\"text\":1e999}",
+                           "{\"text\":\"a\",\"n\":NaNs}", "{NaN:1}", "{\"n\":+Infinity,\"text\":\"a\"}"}) {
     SCOPED_TRACE(line);
     expect_error(ExitCode::kBadData, "f.jsonl:7: not valid JSON", [&] { parse(line); });
   }
@@ -178,7 +181,8 @@ TEST_F(TextReader, BadJson) {
   expect_error(ExitCode::kBadData, "f.jsonl:7: each line", [&] { parse("\"text\""); });
   expect_error(ExitCode::kBadData, "no key \"text\"", [&] { parse("{\"Text\":\"a\"}"); });
   expect_error(ExitCode::kBadData, "is not a string", [&] { parse("{\"text\":3}"); });
-  expect_error(ExitCode::kBadData, "is not a string", [&] { parse("{\"text\":null}"); });
+  for (const char* line : {"{\"text\":null}", "{\"text\":NaN}"})
+    expect_error(ExitCode::kBadData, "is not a string", [&] { parse(line); });
   expect_error(ExitCode::kBadData, "nested deeper", [&] { parse(std::string(500000, '[')); });
 }
 

@@ -145,6 +145,7 @@ TEST_P(DataOrderLaw, CasesHaveTheseIndicesAndTokens) {
 TEST_P(DataOrderLaw, StreamGivesTheSameTokens) {
   for (const json& c : expected_.at("cases")) {
     SCOPED_TRACE(c.at("name").get<std::string>());
+    if (c.at("train").is_null()) continue;
     DataConfig config;
     config.data = {{prefix(c.at("dataset"))}};
     config.split = c.at("split");

@@ -8,16 +8,12 @@
 
 namespace thinwire {
 
-namespace {
-constexpr double kSurplus = 0.005;  // Megatron builds so much more than a set's share
-}
-
 int64_t blend_share(int64_t size, double w) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(size) * w));
 }
 
-int64_t blend_request(int64_t size, double w) {
-  return static_cast<int64_t>(std::ceil(static_cast<double>(blend_share(size, w)) * (1.0 + kSurplus)));
+int64_t blend_request(int64_t size, double w, double surplus) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(blend_share(size, w)) * (1.0 + surplus)));
 }
 
 Blend::Blend(std::span<const double> weights, int64_t size)

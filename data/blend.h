@@ -9,10 +9,10 @@
 
 namespace thinwire {
 
-// Samples that a set of normalised weight w contributes to `size`, rounded up; and what is built of it (0.5 % more,
-// because the greedy order can take a few more than its share).
+// Samples that a set of normalised weight w contributes to `size`, rounded up; and what is built of it (a part
+// `surplus` more, because the greedy order can take a few more than its share).
 int64_t blend_share(int64_t size, double w);
-int64_t blend_request(int64_t size, double w);
+int64_t blend_request(int64_t size, double w, double surplus);
 
 // Megatron's build_blending_indices: position i takes the set with the largest w * max(i, 1) - taken, the first one on
 // ties, in plain doubles (a fused multiply-add gives another order; the build forbids it for this folder).

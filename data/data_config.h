@@ -27,6 +27,7 @@ struct DataConfig {
   std::vector<WeightedPrefix> data;
   std::vector<WeightedPrefix> train, valid, test;
   std::string split = "969, 30, 1";
+  double blend_surplus = 0.005;  // mid_level_dataset_surplus
   int64_t seq_length = 0;
   uint64_t seed = 1234;
   DocumentRules documents;

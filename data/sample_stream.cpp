@@ -49,6 +49,7 @@ SplitSizes split_sizes(const DataConfig& c) {
 SampleStream::SampleStream(const DataConfig& c, EvalCheck check) : seq_length_(c.seq_length), vocab_(c.vocab) {
   check_numbers(c);
   seed_ = static_cast<uint32_t>(c.seed);
+  blend_surplus_ = c.blend_surplus;
   const bool separate = !c.train.empty() || !c.valid.empty() || !c.test.empty();
   if (separate && !c.data.empty())
     throw_bad_config(
@@ -129,7 +130,7 @@ void SampleStream::build(Split split, const std::vector<WeightedPrefix>& prefixe
     } else {
       blend_size += blend_share(wanted, made.weights[k]);
       made.sets.emplace_back(std::move(file), *range, seq_length_,
-                             blended ? blend_request(wanted, made.weights[k]) : wanted, seed_, name);
+                             blended ? blend_request(wanted, made.weights[k], blend_surplus_) : wanted, seed_, name);
       if (made.sets.back().size() == 0)
         made.absent = prefixes[k].prefix + " holds fewer than seq_length + 1 = " + std::to_string(seq_length_ + 1) +
                       " tokens in it";
@@ -143,7 +144,8 @@ void SampleStream::build(Split split, const std::vector<WeightedPrefix>& prefixe
     if (made.blend.taken(static_cast<int64_t>(k)) > made.sets[k].size())
       throw_bad_config("data_path: blending takes " + std::to_string(made.blend.taken(static_cast<int64_t>(k))) + " " +
                        name + " samples of " + prefixes[k].prefix + ", but only " +
-                       std::to_string(made.sets[k].size()) + " were built; change its weight slightly");
+                       std::to_string(made.sets[k].size()) + " were built; raise mid_level_dataset_surplus, " +
+                       short_number(blend_surplus_) + " now");
 }
 
 void SampleStream::require(Split split) const {

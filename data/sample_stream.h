@@ -79,6 +79,7 @@ class SampleStream {
 
   int64_t seq_length_, vocab_;
   uint32_t seed_ = 0;
+  double blend_surplus_ = 0.0;
   std::map<std::string, std::shared_ptr<const TokenFile>> files_;
   std::vector<std::shared_ptr<const TokenFile>> order_;  // in order of first mention
   std::array<Part, 3> parts_;

@@ -59,6 +59,13 @@ TEST(MegatronArgs, ItsDefaultsWhereNoFileSaysOtherwise) {
   EXPECT_EQ(load(kSmall, {"configs/quickstart.json"}).run.model.hidden_dropout, 0.0f);
 }
 
+// Both move samples to other places.
+TEST(MegatronArgs, WhatABlendIsBuiltOf) {
+  EXPECT_EQ(load(kSmall).run.data.blend_surplus, 0.005);
+  EXPECT_EQ(load(kSmall + "--mid-level-dataset-surplus 0.05").run.data.blend_surplus, 0.05);
+  EXPECT_NE(message_of(kSmall + "--renormalize-blend-weights").find("not supported"), std::string::npos);
+}
+
 TEST(MegatronArgs, ItsDefaultsBesideOtherFlags) {
   EXPECT_EQ(load(kSmall + "--optimizer sgd").run.optim.momentum, 0.9);
   EXPECT_EQ(load(kSmall + "--sgd-momentum 0.5 --optimizer sgd").run.optim.momentum, 0.5);

@@ -182,6 +182,7 @@ TEST_P(DataOrderLaw, BlendTakesTurnsLikeThis) {
     const auto normalized = normalize_weights(weights, "weights");
     EXPECT_EQ(normalized, b.at("normalized_weights").get<std::vector<double>>());
     const int64_t size = b.at("size"), seq = b.at("seq_length");
+    const double surplus = b.value("surplus", 0.005);
     const Blend blend(normalize_weights(normalized, "weights"), size);
     Numbers which, position;
     for (int64_t i = 0; i < size; ++i) {
@@ -198,7 +199,7 @@ TEST_P(DataOrderLaw, BlendTakesTurnsLikeThis) {
       SCOPED_TRACE(mid.at("dataset").get<std::string>());
       const auto file = open(mid.at("dataset"));
       config.data.push_back({file->prefix(), weights[k]});
-      EXPECT_EQ(blend_request(size, normalized[k]), request_of(mid));
+      EXPECT_EQ(blend_request(size, normalized[k], surplus), request_of(mid));
       sets.emplace_back(file, *split_range(parse_split(b.at("split")), Split::kTrain, file->sequences()), seq,
                         request_of(mid), b.at("seed").get<uint32_t>(), "train");
       compare(sets.back(), mid, seq);
@@ -208,6 +209,7 @@ TEST_P(DataOrderLaw, BlendTakesTurnsLikeThis) {
                 b.at("first_50").at(i).get<Numbers>());
 
     config.split = b.at("split");
+    config.blend_surplus = surplus;
     config.seq_length = seq;
     config.seed = b.at("seed");
     config.train_iters = size;

@@ -102,7 +102,7 @@ def normalized(weights):
     return (w / np.sum(w)).tolist()
 
 
-def blend(data, sets, weights, size, seq, split, seed):
+def blend(data, sets, weights, size, seq, split, seed, surplus=0.005):
     w = normalized(weights)
     # Megatron normalises once for the requests and again for the turns, which can move the last bit.
     turns = normalized(w)
@@ -115,11 +115,11 @@ def blend(data, sets, weights, size, seq, split, seed):
         taken[k] += 1
     mids, readers = [], []
     for x, s in zip(w, sets):
-        wanted = math.ceil(math.ceil(size * x) * 1.005)
+        wanted = math.ceil(math.ceil(size * x) * (1 + surplus))
         mid, read = order(data[s], split_ranges(split, len(data[s]))[0], seq, seed, wanted)
         mids.append(dict(dataset=s, **mid))
         readers.append(read)
-    return dict(datasets=sets, weights=weights, normalized_weights=w, size=size, seq_length=seq, split=split, seed=seed,
+    return dict(datasets=sets, weights=weights, normalized_weights=w, size=size, seq_length=seq, split=split, seed=seed, surplus=surplus,
                 dataset_index=which, dataset_sample_index=position, mid_level=mids,
                 tokens=[readers[k](p) for k, p in zip(which[:24], position)])
 
@@ -167,6 +167,8 @@ def main():
             blend(data, ["words", "short", "large", "bytes", "wide"], [1, 2, 1, 1, 1], 60, 6, "100,0,0", 7),
             # A weight makes a blend of a single set: what is built beyond the request makes a second epoch.
             blend(data, ["words"], [1.0], 52, 5, "100,0,0", 3),
+            # A larger surplus makes an epoch more of the first set.
+            blend(data, ["words", "short"], [2, 1], 60, 16, "100,0,0", 5, surplus=0.3),
         ],
         consumption=[],
         normalize=[dict(weights=w, normalized=normalized(w)) for w in weights],

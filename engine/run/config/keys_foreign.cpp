@@ -162,8 +162,7 @@ KeyTopic noted_keys() {
   note("data are memory-mapped .bin/.idx, indices are rebuilt in memory by every rank", R"(
         mmap_bin_files create_attention_mask_in_dataloader num_dataset_builder_threads no_shared_fs
         tokenizer_metadata legacy_tokenizer trust_remote_code s3_cache_path object_storage_cache_path
-        mid_level_dataset_surplus dataloader_fast_cache_load mask_prob
-        mask_factor titles_data_path evidence_data_path vocab_extra_ids)");
+        dataloader_fast_cache_load mask_prob mask_factor titles_data_path evidence_data_path vocab_extra_ids)");
   note("the engine's own way, which changes no value", R"(
         apply_rope_fusion no_bias_swiglu_fusion no_query_key_layer_scaling distribute_saved_activations
         te_rng_tracker inference_rng_tracker use_tp_pp_dp_mapping enable_cuda_graph external_cuda_graph
@@ -172,7 +171,7 @@ KeyTopic noted_keys() {
         enable_experimental enable_msc disable_msc use_legacy_models fused_linear_cross_entropy batch_invariant_mode
         data_parallel_random_init flash_decode inference_batch_times_seqlen_threshold max_tokens_to_oom
         bert_binary_head manual_gc_eval no_add_qkv_bias query_in_block_prob use_one_sent_docs
-        renormalize_blend_weights pin_cpu_grads use_torch_optimizer_for_cpu_offload tiktoken_num_special_tokens
+        pin_cpu_grads use_torch_optimizer_for_cpu_offload tiktoken_num_special_tokens
         tiktoken_special_tokens rotary_save_freqs)");
   return t;
 }
@@ -245,6 +244,7 @@ KeyTopic refused_keys() {
          {"\"packed\"", "true", "\"gpt2\""});
   refuse("say reset_attention_mask, which keeps attention inside of a document", "eod_attention_mask");
   refuse("say the weights of data sets: train_data_weights", "weight_by_num_documents");
+  refuse("data sets take turns by the weights that are given", "renormalize_blend_weights");
   refuse("labels are the tokens that follow; eod_mask_loss leaves some out",
          "label_data_paths train_label_data_paths valid_label_data_paths test_label_data_paths");
   refuse("stages are cut by pipe_partition_method, not by given counts", R"(

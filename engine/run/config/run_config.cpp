@@ -174,6 +174,7 @@ DataConfig data_config(const Reader& r) {
   d.valid = prefixes(r, "valid_data_paths", "valid_data_weights");
   d.test = prefixes(r, "test_data_paths", "test_data_weights");
   d.split = r.text("split");
+  d.blend_surplus = r.real("mid_level_dataset_surplus");
   d.seq_length = r.integer("seq_length");
   d.seed = static_cast<uint64_t>(r.integer("seed"));
   d.documents.mask_loss = r.flag("eod_mask_loss");

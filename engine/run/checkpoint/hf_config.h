@@ -1,5 +1,5 @@
-// A Hugging Face config.json <-> our ModelConfig, for the three families whose mathematics is ours: gpt2, gpt_neox,
-// llama.
+// A Hugging Face config.json <-> our ModelConfig, for the families whose mathematics is ours: gpt2, gpt_neox, llama
+// (mistral is a llama whose attention has a window).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,9 +12,9 @@ enum class HfFamily { kGpt2, kNeox, kLlama };
 const char* hf_model_type(HfFamily family);  // "gpt2" | "gpt_neox" | "llama"
 
 // Absent keys take the defaults of the transformers library; the sizes of the model must be there. Refused by name,
-// with Error(kBadData): other model types, RoPE scaling, unknown activations, attention scaling by layer index, cross
-// attention, quantised weights. The padded vocabulary is the next multiple of `vocab_multiple`. Not part of the file
-// and left at our defaults: dtype, recompute, initialisation beyond its deviation.
+// with Error(kBadData): other model types, RoPE scaling but llama3, unknown activations, attention scaling by layer
+// index, cross attention, quantised weights. The padded vocabulary is the next multiple of `vocab_multiple`. Not part
+// of the file and left at our defaults: dtype, recompute, initialisation beyond its deviation.
 ModelConfig model_config_from_hf(const nlohmann::json& config, int64_t vocab_multiple = 128);
 
 // The family whose layers compute what this model computes. Error(kBadConfig) naming the feature that none can express.

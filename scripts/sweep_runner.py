@@ -125,9 +125,9 @@ class Runner:
                     self.give_second_chances()
                 sweep_create.check(self.sweep, self.points(), self.build, again=self.again)
                 self.loop()
-            except TimeoutError as e:  # also an OSError; SIGKILL does not end what waits for a file system that hangs
-                raise StoreError(f"{e}; see ps -o pid,stat,wchan -p PID") from None
             except OSError as e:  # a full disk, a folder that went away: what the runs do then is found out at the next start
+                if isinstance(e, TimeoutError) and e.errno is None:  # end_orphans': SIGKILL does not end what waits for a file system that hangs
+                    raise StoreError(f"{e}; see ps -o pid,stat,wchan -p PID") from None
                 raise StoreError(f"{e.filename or self.sweep.dir}: {e.strerror or e}; the runs were told to save and leave, start again when the disk has space", 74) from None
             finally:
                 self.end_all()

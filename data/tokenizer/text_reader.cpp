@@ -36,8 +36,9 @@ std::string strip_line_end(std::string& line) {
   return line_end;
 }
 
-// Python's json module writes these and reads them again, though JSON has no such numbers.
-std::string with_null_for_nan(std::string_view line) {
+// Python's json module writes these and reads them again, though JSON has no such numbers. As long as the line, so that
+// bytes in messages are those of the line.
+std::string with_list_for_nan(std::string_view line) {
   std::string mended;
   bool quoted = false;
   for (size_t at = 0; at < line.size(); ++at) {
@@ -45,7 +46,8 @@ std::string with_null_for_nan(std::string_view line) {
     for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
       if (!quoted && line.substr(at).starts_with(word)) found = word.size();
     if (found > 0) {
-      mended += "null";
+      mended += "[]";
+      mended.append(found - 2, ' ');
       at += found - 1;
       continue;
     }
@@ -183,7 +185,7 @@ std::vector<std::string> parse_json_line(const std::string& line, const std::vec
     });
   } catch (const Json::parse_error& e) {
     if (const char wrong = e.byte > 0 && e.byte <= line.size() ? line[e.byte - 1] : '\0'; wrong == 'N' || wrong == 'I')
-      if (const std::string mended = with_null_for_nan(line); mended != line)
+      if (const std::string mended = with_list_for_nan(line); mended != line)
         return parse_json_line(mended, keys, path, number);
     fail("not valid JSON at byte " + std::to_string(e.byte) + " of the line; each line must be one JSON object");
   } catch (const Json::exception& e) {

@@ -10,8 +10,8 @@
 //                   forward the payload
 // Slices are cut into chunks at multiples of the coder's granule (about tuning.chunk_bytes of input), and chunk k + 1
 // is packed while chunk k is on the wire. A payload and its scales are one message; a framed payload is preceded by a
-// message of 8 bytes with its length. A NaN or infinity raises stats.non_finite; a bad payload or checksum throws
-// Error(kBadData) naming the peer (world rank), the site and the chunk.
+// message of 8 bytes with its length. A NaN or infinity raises stats.non_finite; a bad payload throws Error(kBadData)
+// naming the peer (world rank), the site and the chunk.
 //
 // Slices may start anywhere: each is coded as a message of its own that begins at msg.first = bounds[p]. All-reduces
 // cut at multiples of their coders' granules. Sums that are coded again are handed on in fp32, unless the coder is

@@ -18,7 +18,8 @@
 namespace thinwire {
 namespace {
 
-constexpr int kMostCpus = CPU_SETSIZE;
+using CpuSets = std::array<cpu_set_t, 16>;  // one is for 1,024 processors
+constexpr int kMostCpus = 16 * CPU_SETSIZE;
 constexpr int kTag = kTags - 1;
 using Mask = std::array<unsigned char, kMostCpus / 8>;
 
@@ -118,12 +119,11 @@ int cpus_per_rank(const std::vector<std::vector<int>>& masks, int local_rank) {
 }
 
 std::vector<int> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
+  CpuSets sets{};
   std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;  // more CPUs than the set holds: nothing is known
+  if (::sched_getaffinity(0, sizeof sets, sets.data()) != 0) return cpus;  // more CPUs than these hold: unknown
   for (int i = 0; i < kMostCpus; ++i) {
-    if (CPU_ISSET(i, &set)) cpus.push_back(i);
+    if (CPU_ISSET_S(static_cast<size_t>(i), sizeof sets, sets.data())) cpus.push_back(i);
   }
   return cpus;
 }
@@ -141,7 +141,7 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
 CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper) {
   const NodePlace place = place_on_node(nodes, transport.rank());
   const std::vector<int> allowed = allowed_cpus();
-  if (place.local_size == 1) return {{}, static_cast<int>(allowed.size())};
+  if (place.local_size == 1) return {{}, std::max(1, static_cast<int>(allowed.size()))};  // it shares with nobody
   Mask mine{};
   for (int cpu : allowed) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
   std::vector<Mask> masks(static_cast<size_t>(place.local_size));
@@ -157,10 +157,9 @@ CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keep
   std::vector<std::vector<int>> lists;
   for (const Mask& mask : masks) lists.push_back(list_of(mask));
   const std::vector<int> chosen = choose_cpus(lists, place.local_rank, machine_cpus(lists.front()));
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (int cpu : chosen) CPU_SET(cpu, &set);
-  if (!chosen.empty() && ::sched_setaffinity(0, sizeof set, &set) == 0)
+  CpuSets sets{};
+  for (int cpu : chosen) CPU_SET_S(static_cast<size_t>(cpu), sizeof sets, sets.data());
+  if (!chosen.empty() && ::sched_setaffinity(0, sizeof sets, sets.data()) == 0)
     return {chosen, static_cast<int>(chosen.size())};
   return {{}, allowed.empty() ? 1 : cpus_per_rank(lists, place.local_rank)};  // of more CPUs than a mask holds: unknown
 }

@@ -104,6 +104,8 @@ void Progress::Core::run_thread() {
     // Somebody is at it, most likely issuing what he is about to wait for. To come back soon would only take his core
     // away: that cost up to a fifth of a large transfer's time.
     if (!lock.owns_lock()) continue;
+    // The last operation ended meanwhile: whoever waited for it may be calling the transport's library himself.
+    if (open.load() == 0) continue;
     const bool moved = poll();
     lock.unlock();
     nap = moved || fresh ? interval.nap(now, moved) : std::min(nap * 3 / 2, kThreadLongest);

@@ -225,6 +225,7 @@ TEST(MegatronArgs, Wrong) {
   expect("--split '9", "a quote is not closed");
   expect("--fp16 --bf16", "--fp16 and --bf16 contradict each other");
   expect("--lr-warmup-fraction 0.1 --lr-warmup-iters 5", "--lr-warmup-iters and --lr-warmup-fraction contradict");
+  expect("--lr-warmup-fraction 0 --lr-warmup-iters 5", "--lr-warmup-iters and --lr-warmup-fraction contradict");
   expect("--train-samples 80", "--train-iters and --train-samples contradict");
   expect("--data-path 1 \xff", "the values of --data-path are not UTF-8");
   EXPECT_NE(message_of("num-layers 3").find("belongs to no flag"), std::string::npos);

@@ -477,7 +477,8 @@ FirstUpdate first_update(const Model& model, const Layout& layout, int samples, 
 }
 
 double tolerance(const Model& model, int samples, int step, bool of_norm) {
-  const double rounding = model.dtype == "fp32" ? 0.0 : std::ldexp(1.0, -8);
+  // Of a mean over as many numbers, each rounded by itself.
+  const double rounding = model.dtype == "fp32" ? 0.0 : std::ldexp(1.0, -8) / std::sqrt(samples * double{kLength});
   const double longest = std::max(400.0, of_norm ? static_cast<double>(samples * kLength) : 0.0);
   const double sums = (7.0 * model.layers + 3.0) * (of_norm ? 3.0 : 1.0);
   return 6.0 * (std::ldexp(1.0, -24) * std::sqrt(longest) + rounding) * std::sqrt(sums) * std::sqrt(2.0) * step;

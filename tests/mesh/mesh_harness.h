@@ -112,8 +112,8 @@ FirstUpdate first_update(const Model& model, const Layout& layout, int samples, 
                          const Tensors& weights = {});
 
 // Relative difference allowed at update `step` (1 first) between two runs of this model: each sum of K terms errs by
-// lambda * u * sqrt(K) of its size in fp32, and by lambda * u' where its result is rounded to 16 bits, S such sums lie
-// in a row, both runs err, and step s has s updates behind it.
+// lambda * u * sqrt(K) of its size in fp32, and by lambda * u' / sqrt(tokens) where its results are rounded to 16
+// bits, S such sums lie in a row, both runs err, and step s has s updates behind it.
 double tolerance(const Model& model, int samples, int step, bool of_norm);
 
 // The largest relative differences seen, and the largest part of their tolerance that they took.

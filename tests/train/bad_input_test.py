@@ -206,6 +206,11 @@ class BadInput(RunCase):
             "bench of nothing": ("bench", "step", "no-such-shape"), "override without =": ("train", "--config", self.good_config, "lr"),
         })
 
+    def test_the_file_system_is_to_blame_with_two_ranks_as_well(self):
+        done = run_program("reference_check", "x" * 300, ranks=2)
+        self.assertEqual(done.code, 74, done.out)
+        self.assertNotIn("report it", done.out)
+
     def test_more_ranks_than_there_are(self):
         dry = ("train", "--config", self.good_config, "--dry-run")
         self.check({

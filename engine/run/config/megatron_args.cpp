@@ -25,7 +25,8 @@ bool is_flag(const std::string& word) {
   return word.size() > 2 && word.compare(0, 2, "--") == 0;
 }
 
-// As Megatron's own checks of its arguments do. A 0 is a default that somebody wrote down.
+// As Megatron's own checks of its arguments do. A 0 is a default that somebody wrote down, but not of the fraction,
+// which is none by default.
 void refuse_contradictions(const std::vector<MegatronFlag>& flags) {
   constexpr std::pair<const char*, const char*> kPairs[] = {{"fp16", "bf16"},
                                                             {kWarmUps[0], kWarmUps[1]},
@@ -34,8 +35,10 @@ void refuse_contradictions(const std::vector<MegatronFlag>& flags) {
                                                             {"lr_decay_iters", "lr_decay_samples"},
                                                             {"train_iters", "train_samples"}};
   const auto given = [&](const char* key) {
-    return std::find_if(flags.begin(), flags.end(),
-                        [&](const MegatronFlag& f) { return gives(f, key) && !f.override.ends_with("=0"); });
+    const bool zero_counts = key == kWarmUps[2];
+    return std::find_if(flags.begin(), flags.end(), [&](const MegatronFlag& f) {
+      return gives(f, key) && (zero_counts || !f.override.ends_with("=0"));
+    });
   };
   for (const auto& [a, b] : kPairs)
     if (const auto one = given(a), other = given(b); one != flags.end() && other != flags.end())

@@ -262,7 +262,8 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
     }
   text +=
       "loss: above the uncompressed run of the same seeds, measured with 3.2 M parameters (docs/results/rivals.md), "
-      "of pipelines with 0.8 M (docs/results/compression.md), not for this model: time per token is not time to a "
+      "of pipelines and of presets that are not there with 0.8 M (docs/results/compression.md), not for this model: "
+      "time per token is not time to a "
       "loss\nkeys of the first:";
   for (const std::string& o : first.overrides) text += " " + o;
   return text + "\n";

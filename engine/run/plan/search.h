@@ -21,7 +21,8 @@ struct Candidate {
 };
 
 // What a preset was measured to cost: evaluation loss above the uncompressed run of the same seeds, of 3.2 M parameters
-// after 1,000 steps (docs/results/rivals.md), with pipelines of 0.8 M after 500 (docs/results/compression.md).
+// after 1,000 steps (docs/results/rivals.md); with pipelines, and of presets that are not there, of 0.8 M after 500
+// (docs/results/compression.md).
 struct LossGap {
   const char* preset;
   int stages;  // of the pipeline: 1, or 2 for more

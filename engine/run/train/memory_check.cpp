@@ -58,8 +58,8 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
   if (process > 0) words += ", for a process " + size_text(process) + " of addresses (ulimit -v)";
   if (needed > node.bytes || (process > 0 && planned > process)) {
     throw_bad_config("not enough memory: this configuration needs " + words +
-                     "; lower train_micro_batch_size_per_gpu, seq_length or the model, or raise "
-                     "recompute_granularity; --dry-run prints the plan");
+                     "; lower train_micro_batch_size_per_gpu, seq_length, the model or train_iters (every rank holds "
+                     "the order of all samples), or raise recompute_granularity; --dry-run prints the plan");
   }
   return words;
 }

@@ -92,14 +92,9 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body, const
       if (job.first()) std::fprintf(stderr, "error: %s\n", e.what());
       job.leave_together(e.code());
       return static_cast<int>(e.code());
-    } catch (const Error& e) {
-      job.end_all(e.code(), e.what());
-      throw;
-    } catch (const std::bad_alloc&) {
-      job.end_all(ExitCode::kIo, name + ": out of memory" + kMemoryHint);
-      throw;
-    } catch (const std::exception& e) {
-      job.end_all(ExitCode::kInternal, e.what());
+    } catch (...) {
+      const Failure failure = failure_of([] { throw; }, name + ": out of memory" + kMemoryHint);
+      job.end_all(static_cast<ExitCode>(failure.code), failure.message);
       throw;
     }
   };

@@ -148,14 +148,9 @@ class Trainer {
     } catch (const AgreedError&) {
       failure_of([&] { replica_->traffic().drain(); });
       throw;
-    } catch (const Error& e) {
-      end_all(e.code(), e.what());
-      throw;
-    } catch (const std::bad_alloc&) {
-      end_all(ExitCode::kIo, out_of_memory(planned_));
-      throw;
-    } catch (const std::exception& e) {
-      end_all(ExitCode::kInternal, e.what());
+    } catch (...) {
+      const Failure failure = failure_of([] { throw; }, out_of_memory(planned_));
+      end_all(static_cast<ExitCode>(failure.code), failure.message);
       throw;
     }
   }

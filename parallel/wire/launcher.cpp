@@ -8,7 +8,7 @@ namespace thinwire {
 Launch launch_of_environment() {
   // Of Open MPI, MPICH and its kin, MVAPICH, jsrun, and a job step of Slurm. SLURM_NTASKS is also set in a batch script
   // that starts one process only, so it says nothing. Open MPI's come first: its ranks inherit PMI's of a shell that a
-  // job step by pmi2 has started (a session of one task, a notebook).
+  // job step by pmi2 has started (a shell of one task, a notebook).
   constexpr const char* kVariables[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
                                            {"PMI_SIZE", "PMI_RANK"},
                                            {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},

@@ -1,10 +1,7 @@
 // Set-up of a rank's training state and its small transfers.
 #include "engine/run/train/replica.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <exception>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/token_positions.h"
 #include "model/rotary_tables.h"
+#include "parallel/wire/binding.h"
 
 namespace thinwire {
 namespace {
@@ -62,16 +60,14 @@ Ports ports_of(const RunConfig& config, const RankLayout& layout, Mesh* mesh) {
 
 int resolve_threads(const RunConfig& config) {
   if (config.threads_per_rank > 0) return static_cast<int>(config.threads_per_rank);
-  std::array<cpu_set_t, 16> sets{};  // one is for 1,024 processors
-  if (sched_getaffinity(0, sizeof sets, sets.data()) != 0) return 1;
-  const int cores = std::max(1, CPU_COUNT_S(sizeof sets, sets.data()));
+  const int cores = std::max(1, static_cast<int>(allowed_cpus().size()));
   const char* const asked = std::getenv("OMP_NUM_THREADS");
   const int wanted = asked != nullptr ? std::atoi(asked) : 0;
   return wanted > 0 ? std::min(cores, wanted) : cores;
 }
 
 int most_threads() {
-  return std::max(64, 4 * resolve_threads({}));
+  return std::max(64, 4 * static_cast<int>(allowed_cpus().size()));
 }
 
 Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, Device* device, const OpTable* ops,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <set>
 #include <utility>
@@ -29,6 +30,16 @@ std::vector<int> list_of(const Mask& mask) {
     if ((mask[static_cast<size_t>(i / 8)] >> (i % 8) & 1) != 0) cpus.push_back(i);
   }
   return cpus;
+}
+
+// The first words of a file; empty where it is missing.
+std::string words_in(const std::string& path) {
+  char text[256] = {};
+  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
+    text[std::fread(text, 1, sizeof text - 1, file)] = 0;
+    std::fclose(file);
+  }
+  return text;
 }
 
 // -1 where the file is missing or holds no number.
@@ -128,6 +139,30 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
+int cpu_quota(const std::string& root) {
+  double least = 1 << 20;
+  const auto limit = [&](double quota, double period) {
+    if (quota > 0.0 && period > 0.0) least = std::min(least, std::max(1.0, quota / period));
+  };
+  std::ifstream groups(root + "/proc/self/cgroup");  // lines of "0::/path", or "3:cpu,cpuacct:/path" of version 1
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string names = line.substr(first + 1, second - first - 1);
+    if (!names.empty() && ("," + names + ",").find(",cpu,") == std::string::npos) continue;
+    const std::string mount = root + "/sys/fs/cgroup/" + names;
+    // A container may see its own group as the root of what is mounted, whatever path is told.
+    for (std::string path = line.substr(second + 1);; path.resize(std::min(path.size(), path.rfind('/')))) {
+      const std::string folder = mount + (path == "/" ? "" : path);
+      double quota = 0.0, period = 0.0;
+      if (std::sscanf(words_in(folder + "/cpu.max").c_str(), "%lf %lf", &quota, &period) == 2) limit(quota, period);
+      limit(number_in(folder + "/cpu.cfs_quota_us"), number_in(folder + "/cpu.cfs_period_us"));
+      if (path.empty() || path == "/") break;
+    }
+  }
+  return static_cast<int>(least);
+}
+
 std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
   std::vector<Cpu> list;
   for (int number : numbers) {
@@ -141,7 +176,9 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
 CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper) {
   const NodePlace place = place_on_node(nodes, transport.rank());
   const std::vector<int> allowed = allowed_cpus();
-  if (place.local_size == 1) return {{}, std::max(1, static_cast<int>(allowed.size()))};  // it shares with nobody
+  const int quota = cpu_quota() / place.local_size;
+  if (place.local_size == 1)  // it shares with nobody
+    return {{}, std::max(1, std::min(quota, static_cast<int>(allowed.size())))};
   Mask mine{};
   for (int cpu : allowed) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
   std::vector<Mask> masks(static_cast<size_t>(place.local_size));
@@ -160,8 +197,8 @@ CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keep
   CpuSets sets{};
   for (int cpu : chosen) CPU_SET_S(static_cast<size_t>(cpu), sizeof sets, sets.data());
   if (!chosen.empty() && ::sched_setaffinity(0, sizeof sets, sets.data()) == 0)
-    return {chosen, static_cast<int>(chosen.size())};
-  return {{}, allowed.empty() ? 1 : cpus_per_rank(lists, place.local_rank)};  // of more CPUs than a mask holds: unknown
+    return {chosen, std::min(quota, static_cast<int>(chosen.size()))};
+  return {{}, std::min(quota, allowed.empty() ? 1 : cpus_per_rank(lists, place.local_rank))};  // of more CPUs than a mask holds: unknown
 }
 
 }  // namespace thinwire

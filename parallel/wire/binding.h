@@ -43,9 +43,13 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
 // share one. masks: as above, of this rank at least one.
 int cpus_per_rank(const std::vector<std::vector<int>>& masks, int local_rank);
 
+// CPUs' worth of time that this process's control group may use (cpu.max, cpu.cfs_quota_us; a container's --cpus), the
+// least of the group and those above it; 1 at least. No limit, or none known: 1 << 20. root: in front of /proc and /sys.
+int cpu_quota(const std::string& root = "");
+
 struct CpuShare {
   std::vector<int> bound;  // the chosen CPUs; empty: nothing was changed
-  int cpus = 0;            // cpus_per_rank()
+  int cpus = 0;            // cpus_per_rank(), and no more than the node's ranks have of cpu_quota()
 };
 // Binds the calling thread; threads that it starts later inherit that. All ranks call it once, before Progress exists:
 // masks are exchanged over `transport` with tag kTags - 1.

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 #include <random>
 #include <set>
 
 #include "tests/support/local_world.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::binding_test {
 namespace {
@@ -123,6 +125,31 @@ TEST(Binding, CpusPerRank) {
   EXPECT_EQ(cpus_per_rank(same({}, 2), 0), 0) << "no masks known";
 }
 
+TEST(Binding, QuotaOfTheControlGroup) {
+  const test::Scratch root;
+  const auto put = [&](const std::string& file, const std::string& text) {
+    const std::filesystem::path path = root.path() + file;
+    std::filesystem::create_directories(path.parent_path());
+    test::spill(path.string(), text);
+  };
+  EXPECT_EQ(cpu_quota(root.path()), 1 << 20) << "no control groups";
+  put("/proc/self/cgroup", "0::/jobs/step\n");
+  put("/sys/fs/cgroup/jobs/step/cpu.max", "max 100000\n");
+  EXPECT_EQ(cpu_quota(root.path()), 1 << 20) << "no limit";
+  put("/sys/fs/cgroup/jobs/cpu.max", "650000 100000\n");
+  EXPECT_EQ(cpu_quota(root.path()), 6) << "the group above it";
+  put("/sys/fs/cgroup/cpu.max", "50000 100000\n");
+  EXPECT_EQ(cpu_quota(root.path()), 1) << "the root, as a container sees its own group";
+  put("/proc/self/cgroup", "5:memory:/x\n3:cpu,cpuacct:/x\n");
+  EXPECT_EQ(cpu_quota(root.path()), 1 << 20) << "version 1, no files";
+  put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  put("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cpu_quota(root.path()), 1 << 20);
+  put("/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us", "300000\n");
+  put("/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cpu_quota(root.path()), 3);
+}
+
 TEST(Binding, MachineKnowsTheAllowedCpus) {
   const std::vector<int> allowed = allowed_cpus();
   ASSERT_FALSE(allowed.empty());
@@ -139,7 +166,7 @@ TEST(Binding, BindsRanksToDisjointCores) {
   run_local_ranks(2, [&](Transport& transport) {
     const CpuShare share = bind_to_cores(transport, {0, 0});
     const std::vector<int>& chosen = share.bound;
-    EXPECT_EQ(share.cpus, chosen.empty() ? static_cast<int>(before.size()) / 2 : static_cast<int>(chosen.size()));
+    EXPECT_EQ(share.cpus, std::min(cpu_quota() / 2, static_cast<int>(chosen.empty() ? before.size() / 2 : chosen.size())));
     std::lock_guard lock(mutex);
     EXPECT_EQ(allowed_cpus(), chosen.empty() ? before : chosen);
     used.insert(chosen.begin(), chosen.end());
@@ -154,7 +181,7 @@ TEST(Binding, BindsRanksToDisjointCores) {
   run_local_ranks(2, [&](Transport& transport) {
     const CpuShare share = bind_to_cores(transport, {0, 1});
     EXPECT_TRUE(share.bound.empty()) << "alone on its node";
-    EXPECT_EQ(share.cpus, static_cast<int>(before.size()));
+    EXPECT_EQ(share.cpus, std::min(cpu_quota(), static_cast<int>(before.size())));
   });
 }
 

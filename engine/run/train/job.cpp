@@ -54,7 +54,7 @@ Job::Job(Transport& transport) : transport_(&transport) {
   nodes_.assign(static_cast<size_t>(size()), 0);
   local_rank_ = rank(), local_size_ = size();
   if (size() == 1) return;
-  cpus_ = static_cast<int>(allowed_cpus().size()) / size();
+  cpus_ = std::min(cpu_quota(), static_cast<int>(allowed_cpus().size())) / size();
   progress_ = std::make_unique<Progress>(*transport_);
   control_ = make_control(*progress_, size(), nullptr);
 }

@@ -60,7 +60,7 @@ Ports ports_of(const RunConfig& config, const RankLayout& layout, Mesh* mesh) {
 
 int resolve_threads(const RunConfig& config) {
   if (config.threads_per_rank > 0) return static_cast<int>(config.threads_per_rank);
-  const int cores = std::max(1, static_cast<int>(allowed_cpus().size()));
+  const int cores = std::max(1, std::min(cpu_quota(), static_cast<int>(allowed_cpus().size())));
   const char* const asked = std::getenv("OMP_NUM_THREADS");
   const int wanted = asked != nullptr ? std::atoi(asked) : 0;
   return wanted > 0 ? std::min(cores, wanted) : cores;

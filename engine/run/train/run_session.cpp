@@ -437,16 +437,21 @@ void RunSession::save(const RunState& state, bool wait) {
 }
 
 bool RunSession::has_evaluation(int64_t step, Split split) const {
-  return job_.control().agree_max(job_.first() && finds_evaluation(step, split)) != 0;
+  return job_.control().agree_max(job_.first() && finds_line(step, name_of(split))) != 0;
 }
 
-bool RunSession::finds_evaluation(int64_t step, Split split) const {
+bool RunSession::owes_evaluation(int64_t step) const {
+  const bool owes = job_.first() && finds_line(step, nullptr) && !finds_line(step, name_of(Split::kValid));
+  return job_.control().agree_max(owes) != 0;
+}
+
+bool RunSession::finds_line(int64_t step, const char* split) const {
   std::ifstream lines(metrics_path(config_.run.run_dir));
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json record = parse_shallow(line);
-    if (record.is_object() && record.contains("eval_loss") && record.contains("split") && record.contains("step") &&
-        record["step"] == step && record["split"] == name_of(split))
-      return true;
+    if (!record.is_object() || !record.contains("step") || record["step"] != step) continue;
+    const bool evaluation = record.contains("eval_loss") && record.contains("split");
+    if (split == nullptr ? record.contains("loss") : evaluation && record["split"] == split) return true;
   }
   return false;
 }

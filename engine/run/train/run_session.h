@@ -65,6 +65,8 @@ class RunSession {
 
   // Whether metrics.jsonl holds the evaluation of this split after this step, by this process or an earlier one.
   bool has_evaluation(int64_t step, Split split) const;
+  // Whether an earlier process stopped behind this step without its evaluation of the valid split.
+  bool owes_evaluation(int64_t step) const;
 
   // Saves this step's checkpoint if there is none yet. wait: returns when it is committed, and throws Error(kIo) if it
   // could not be written; otherwise it is written in the background.
@@ -89,7 +91,8 @@ class RunSession {
   std::string other_layout(const nlohmann::json& info) const;
   int64_t other_data_ranks(const nlohmann::json& info) const;
   bool same_rules(const nlohmann::json& info) const;
-  bool finds_evaluation(int64_t step, Split split) const;
+  // A line of metrics.jsonl: of an evaluation of that split, or of a step where it is nullptr.
+  bool finds_line(int64_t step, const char* split) const;
   void refuse_other_model(const LoadReport& found) const;
   void warn_of_other_order(const LoadReport& found) const;
   LoadOptions load_options();  // of a checkpoint that has been verified

@@ -53,7 +53,7 @@ std::unique_ptr<OpState> make_emulated_state(Device& device) {
   return std::make_unique<EmulatedState>(device);
 }
 
-#define TW_ENTRY(name) .name = emulated<name##_cuda>,
+#define TW_ENTRY(name, Op) .name = emulated<name##_cuda>,
 constexpr OpTable kEmulatedOps = {
     .backend = "cuda emulated",
     .isa = name_of_emulation,

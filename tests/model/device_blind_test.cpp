@@ -81,14 +81,10 @@ void opened(Exec& exec, const Op& op) {
   Opened open;
   (cpu_ops().*Entry)(exec, op);
 }
-template <auto Entry, typename Op>
-void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
-  table.*Entry = opened<Entry, Op>;
-}
 
 OpTable opening_table() {
   OpTable t = cpu_ops();
-#define TW_WRAP(entry) wrap<&OpTable::entry>(t, &OpTable::entry);
+#define TW_WRAP(name, Op) t.name = opened<&OpTable::name>;
   TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
   return t;

@@ -31,7 +31,7 @@ TEST(CudaTable, HasNoHole) {
   EXPECT_STREQ(table.backend, "cuda");
   EXPECT_FALSE(table.isa().empty());
   EXPECT_NE(table.make_state, nullptr);
-#define TW_EXPECT_FILLED(name) EXPECT_NE(table.name, nullptr) << #name;
+#define TW_EXPECT_FILLED(name, Op) EXPECT_NE(table.name, nullptr) << #name;
   TW_FOR_EACH_OP(TW_EXPECT_FILLED)
 #undef TW_EXPECT_FILLED
 }

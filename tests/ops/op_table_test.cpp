@@ -11,7 +11,7 @@ TEST(OpTable, CpuHasNoHole) {
   EXPECT_STREQ(table.backend, "cpu");
   EXPECT_FALSE(table.isa().empty());
   EXPECT_NE(table.make_state, nullptr);
-#define TW_EXPECT_FILLED(name) EXPECT_NE(table.name, nullptr) << #name;
+#define TW_EXPECT_FILLED(name, Op) EXPECT_NE(table.name, nullptr) << #name;
   TW_FOR_EACH_OP(TW_EXPECT_FILLED)
 #undef TW_EXPECT_FILLED
 }

@@ -90,10 +90,6 @@ void opened(Exec& exec, const Op& op) {
   (cpu_ops().*Entry)(exec, op);
   gpu.close();
 }
-template <auto Entry, typename Op>
-void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
-  table.*Entry = opened<Entry, Op>;
-}
 
 }  // namespace
 
@@ -254,7 +250,7 @@ const OpTable& fake_gpu_ops() {
   static const OpTable table = [] {
     OpTable t = cpu_ops();
     t.backend = "fake";
-#define TW_WRAP(entry) wrap<&OpTable::entry>(t, &OpTable::entry);
+#define TW_WRAP(name, Op) t.name = opened<&OpTable::name>;
     TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
     return t;

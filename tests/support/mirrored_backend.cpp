@@ -160,7 +160,7 @@ const OpTable& tested_ops() {
     t.backend = "cuda mirrored";
     t.isa = name_of_mirror;
     t.make_state = make_mirrored_state;
-#define TW_MIRROR(name) t.name = mirrored<&OpTable::name>;
+#define TW_MIRROR(name, Op) t.name = mirrored<&OpTable::name>;
     TW_FOR_EACH_OP(TW_MIRROR)
 #undef TW_MIRROR
     return t;

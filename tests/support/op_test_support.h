@@ -26,9 +26,9 @@ inline int64_t sized(int64_t full, int64_t small) {
 }
 
 // name_op(exec, op): an op through the table of the Exec, with its check in front.
-#define TW_CALL(name)                                                                     \
-  inline void name##_op(Exec& exec, const OpOfEntry<decltype(OpTable::name)>::Type& op) { \
-    exec.ops.name(exec, op);                                                              \
+#define TW_CALL(name, Op)                           \
+  inline void name##_op(Exec& exec, const Op& op) { \
+    exec.ops.name(exec, op);                        \
   }
 TW_FOR_EACH_OP(TW_CALL)
 #undef TW_CALL

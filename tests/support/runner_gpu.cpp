@@ -35,14 +35,6 @@ template <auto Entry, typename Op>
 void later(Exec& exec, const Op& op) {
   running(exec.stream).gpu().add(exec.stream, "op", {}, [&exec, op] { (cpu_ops().*Entry)(exec, op); });
 }
-template <auto Entry, typename Op>
-void run_later(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
-  table.*Entry = later<Entry, Op>;
-}
-template <auto Entry, typename Op>
-void run_at_once(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
-  table.*Entry = at_once<Entry, Op>;
-}
 
 }  // namespace
 
@@ -326,7 +318,7 @@ const OpTable& runner_gpu_ops() {
   static const OpTable table = [] {
     OpTable t = cpu_ops();
     t.backend = "runner";
-#define TW_WRAP(entry) run_at_once<&OpTable::entry>(t, &OpTable::entry);
+#define TW_WRAP(name, Op) t.name = at_once<&OpTable::name>;
     TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
     return t;
@@ -338,7 +330,7 @@ const OpTable& queued_runner_ops() {
   static const OpTable table = [] {
     OpTable t = cpu_ops();
     t.backend = "queued";
-#define TW_WRAP(entry) run_later<&OpTable::entry>(t, &OpTable::entry);
+#define TW_WRAP(name, Op) t.name = later<&OpTable::name>;
     TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
     return t;

@@ -1,66 +1,21 @@
-// What the backends of the op table share: the list of ops, their declarations, the check in front of every entry, and
-// the cuts that both backends make alike.
+// What the backends of the op table share: the ops' declarations, the check in front of every entry, and the cuts that
+// both backends make alike.
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "engine/base/ops/ops.h"
 
-// X(name) for every op; OpTable::name is its entry.
-#define TW_FOR_EACH_OP(X) \
-  X(matmul)               \
-  X(norm_forward)         \
-  X(norm_backward)        \
-  X(residual_add)         \
-  X(dropout_apply)        \
-  X(rotary)               \
-  X(attention_forward)    \
-  X(attention_backward)   \
-  X(gelu_forward)         \
-  X(gelu_backward)        \
-  X(swiglu_forward)       \
-  X(swiglu_backward)      \
-  X(embedding_forward)    \
-  X(embedding_backward)   \
-  X(cross_entropy)        \
-  X(vocab_statistics)     \
-  X(vocab_loss)           \
-  X(weighted_sum)         \
-  X(sum_squares)          \
-  X(bias_gradient)        \
-  X(cast)                 \
-  X(axpy)                 \
-  X(fill_normal)          \
-  X(fill_constant)        \
-  X(copy_runs)            \
-  X(adamw)                \
-  X(momentum_share)       \
-  X(sgd)
-
 namespace thinwire {
-
-#define TW_COUNT_ONE(name) +1
-inline constexpr int kOpCount = TW_FOR_EACH_OP(TW_COUNT_ONE);
-#undef TW_COUNT_ONE
-// backend, isa, make_state and fused_products stand in front of the ops: an op that is missing from the list fails
-// here.
-static_assert(sizeof(OpTable) == (4 + kOpCount) * sizeof(void*), "TW_FOR_EACH_OP and OpTable must name the same ops");
-
-template <typename Entry>
-struct OpOfEntry;
-template <typename Op>
-struct OpOfEntry<void (*)(Exec&, const Op&)> {
-  using Type = Op;
-};
 
 // For every op:
 // - check_op(op): CHECKs what ops.h says of the arguments (op_checks.cpp); false: there is nothing to do.
 // - name_cpu, name_cuda: the op of a backend. It relies on check_op and on there being something to do. What only the
 //   memory itself can tell (tokens and targets in range) and the limits of a backend stay with it.
-#define TW_DECLARE_OP(name)                                          \
-  bool check_op(const OpOfEntry<decltype(OpTable::name)>::Type& op); \
-  std::remove_pointer_t<decltype(OpTable::name)> name##_cpu, name##_cuda;
+#define TW_DECLARE_OP(name, Op)              \
+  bool check_op(const Op& op);               \
+  void name##_cpu(Exec& exec, const Op& op); \
+  void name##_cuda(Exec& exec, const Op& op);
 TW_FOR_EACH_OP(TW_DECLARE_OP)
 #undef TW_DECLARE_OP
 

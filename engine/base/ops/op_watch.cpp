@@ -76,33 +76,18 @@ double bytes_of(const CopyRuns& op) {
          static_cast<double>(size_of(op.from.dtype));
 }
 
-// One wrapper per table entry; the name comes in as a template argument so that the wrapper stays a plain function.
-template <size_t N>
-struct Name {
-  char text[N];
-  constexpr Name(const char (&name)[N]) {  // NOLINT: made from a literal
-    for (size_t i = 0; i < N; ++i) text[i] = name[i];
-  }
-};
-
-template <auto Entry, Name name, typename Op>
-void watched(Exec& exec, const Op& op) {
+template <typename Op>
+void watched(Exec& exec, const Op& op, void (*OpTable::*entry)(Exec&, const Op&), const char* name) {
   exec.watcher->begin();
-  (static_cast<const WatchedTable&>(exec.ops).watched.*Entry)(exec, op);
-  exec.watcher->touched(bytes_of(op));
-  exec.watcher->end(exec, name.text, flops_of(op));
-}
-
-template <auto Entry, Name name, typename Op>
-void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
-  table.*Entry = watched<Entry, name, Op>;
+  (static_cast<const WatchedTable&>(exec.ops).watched.*entry)(exec, op);
+  exec.watcher->end(exec, name, flops_of(op), bytes_of(op));
 }
 
 }  // namespace
 
 WatchedTable make_watched_table(const OpTable& ops) {
   WatchedTable table{ops, ops};
-#define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(table, &OpTable::entry);
+#define TW_WRAP(name, Op) table.name = [](Exec& exec, const Op& op) { watched(exec, op, &OpTable::name, #name); };
   TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
   return table;
@@ -115,10 +100,10 @@ std::unique_ptr<Exec> make_watched_exec(const WatchedTable& table, Device& devic
   return exec;
 }
 
-void OpProfile::end(Exec& exec, const char* op, double flops) {
+void OpProfile::end(Exec& exec, const char* op, double flops, double bytes) {
   exec.stream.synchronize();  // what runs on a device of its own is timed one by one
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
-  for (Time* t : {&times[op], &sizes[{op, flops, bytes_}]}) {
+  for (Time* t : {&times[op], &sizes[{op, flops, bytes}]}) {
     t->ms += ms;
     t->flops += flops;
     t->least_ms = std::min(t->least_ms, ms);

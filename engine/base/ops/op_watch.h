@@ -16,11 +16,9 @@ class OpWatcher {
  public:
   virtual ~OpWatcher() = default;
   // Around every op, on the thread that calls it. flops: of matrix products and attention (its causal half), 0
-  // elsewhere.
+  // elsewhere; bytes: of the tensors that the op names.
   virtual void begin() {}
-  // Bytes of the tensors that the op names, told before its end.
-  virtual void touched(double /*bytes*/) {}
-  virtual void end(Exec& exec, const char* op, double flops) = 0;
+  virtual void end(Exec& exec, const char* op, double flops, double bytes) = 0;
 };
 
 // Only for Execs with a watcher.
@@ -48,14 +46,12 @@ class OpProfile final : public OpWatcher {
     auto operator<=>(const Size&) const = default;
   };
   void begin() override { start_ = std::chrono::steady_clock::now(); }
-  void touched(double bytes) override { bytes_ = bytes; }
-  void end(Exec& exec, const char* op, double flops) override;
+  void end(Exec& exec, const char* op, double flops, double bytes) override;
 
   std::map<std::string, Time> times;
   std::map<Size, Time> sizes;
 
  private:
-  double bytes_ = 0.0;
   std::chrono::steady_clock::time_point start_;
 };
 

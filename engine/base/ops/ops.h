@@ -345,40 +345,46 @@ struct Sgd {
   bool zero_gradient = false;
 };
 
-// Every backend fills every entry (op_list.h).
+// X(entry, what it takes) for every op.
+#define TW_FOR_EACH_OP(X)                  \
+  X(matmul, Matmul)                        \
+  X(norm_forward, NormForward)             \
+  X(norm_backward, NormBackward)           \
+  X(residual_add, ResidualAdd)             \
+  X(dropout_apply, DropoutApply)           \
+  X(rotary, Rotary)                        \
+  X(attention_forward, AttentionForward)   \
+  X(attention_backward, AttentionBackward) \
+  X(gelu_forward, GeluForward)             \
+  X(gelu_backward, GeluBackward)           \
+  X(swiglu_forward, SwigluForward)         \
+  X(swiglu_backward, SwigluBackward)       \
+  X(embedding_forward, EmbeddingForward)   \
+  X(embedding_backward, EmbeddingBackward) \
+  X(cross_entropy, CrossEntropy)           \
+  X(vocab_statistics, VocabStatistics)     \
+  X(vocab_loss, VocabLoss)                 \
+  X(weighted_sum, WeightedSum)             \
+  X(sum_squares, SumSquares)               \
+  X(bias_gradient, BiasGradient)           \
+  X(cast, Cast)                            \
+  X(axpy, Axpy)                            \
+  X(fill_normal, FillNormal)               \
+  X(fill_constant, FillConstant)           \
+  X(copy_runs, CopyRuns)                   \
+  X(adamw, AdamW)                          \
+  X(momentum_share, MomentumShare)         \
+  X(sgd, Sgd)
+
+// Every backend fills every entry.
 struct OpTable {
   const char* backend = "";
   std::string (*isa)() = nullptr;  // instruction set in use, for --version
   std::unique_ptr<OpState> (*make_state)(Device&) = nullptr;
   bool fused_products = false;  // whether matmul takes gelu_input, dgelu_input and a_sums
-  void (*matmul)(Exec&, const Matmul&) = nullptr;
-  void (*norm_forward)(Exec&, const NormForward&) = nullptr;
-  void (*norm_backward)(Exec&, const NormBackward&) = nullptr;
-  void (*residual_add)(Exec&, const ResidualAdd&) = nullptr;
-  void (*dropout_apply)(Exec&, const DropoutApply&) = nullptr;
-  void (*rotary)(Exec&, const Rotary&) = nullptr;
-  void (*attention_forward)(Exec&, const AttentionForward&) = nullptr;
-  void (*attention_backward)(Exec&, const AttentionBackward&) = nullptr;
-  void (*gelu_forward)(Exec&, const GeluForward&) = nullptr;
-  void (*gelu_backward)(Exec&, const GeluBackward&) = nullptr;
-  void (*swiglu_forward)(Exec&, const SwigluForward&) = nullptr;
-  void (*swiglu_backward)(Exec&, const SwigluBackward&) = nullptr;
-  void (*embedding_forward)(Exec&, const EmbeddingForward&) = nullptr;
-  void (*embedding_backward)(Exec&, const EmbeddingBackward&) = nullptr;
-  void (*cross_entropy)(Exec&, const CrossEntropy&) = nullptr;
-  void (*vocab_statistics)(Exec&, const VocabStatistics&) = nullptr;
-  void (*vocab_loss)(Exec&, const VocabLoss&) = nullptr;
-  void (*weighted_sum)(Exec&, const WeightedSum&) = nullptr;
-  void (*sum_squares)(Exec&, const SumSquares&) = nullptr;
-  void (*bias_gradient)(Exec&, const BiasGradient&) = nullptr;
-  void (*cast)(Exec&, const Cast&) = nullptr;
-  void (*axpy)(Exec&, const Axpy&) = nullptr;
-  void (*fill_normal)(Exec&, const FillNormal&) = nullptr;
-  void (*fill_constant)(Exec&, const FillConstant&) = nullptr;
-  void (*copy_runs)(Exec&, const CopyRuns&) = nullptr;
-  void (*adamw)(Exec&, const AdamW&) = nullptr;
-  void (*momentum_share)(Exec&, const MomentumShare&) = nullptr;
-  void (*sgd)(Exec&, const Sgd&) = nullptr;
+#define TW_ENTRY(name, Op) void (*name)(Exec&, const Op&) = nullptr;
+  TW_FOR_EACH_OP(TW_ENTRY)
+#undef TW_ENTRY
 };
 
 // The CPU table; chooses AVX2, AVX-512 or AVX-512-bf16 kernels once, by what the machine has

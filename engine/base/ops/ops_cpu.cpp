@@ -16,7 +16,7 @@ std::unique_ptr<OpState> make_cpu_state(Device& device) {
   return std::make_unique<CpuOpState>();
 }
 
-#define TW_ENTRY(name) .name = checked<name##_cpu>,
+#define TW_ENTRY(name, Op) .name = checked<name##_cpu>,
 constexpr OpTable kCpuOps = {
     .backend = "cpu",
     .isa = active_isa_name,

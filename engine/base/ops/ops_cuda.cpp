@@ -44,7 +44,7 @@ void attention_backward_picked(Exec& exec, const AttentionBackward& op) {
 }
 
 constexpr OpTable make_table() {
-#define TW_ENTRY(name) .name = checked<name##_cuda>,
+#define TW_ENTRY(name, Op) .name = checked<name##_cuda>,
   OpTable table = {
       .backend = "cuda",
       .isa = built_for,

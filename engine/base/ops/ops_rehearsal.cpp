@@ -8,7 +8,7 @@ namespace {
 template <typename Op>
 void nothing(Exec&, const Op&) {}
 
-#define TW_ENTRY(name) .name = checked<nothing<OpOfEntry<decltype(OpTable::name)>::Type>>,
+#define TW_ENTRY(name, Op) .name = checked<nothing<Op>>,
 constexpr OpTable kRehearsalOps = {
     .backend = "rehearsal",
     .isa = [] { return std::string("none"); },

@@ -42,9 +42,8 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
         [this, number] { tape_.events.push_back({.kind = TapeKind::kWait, .operation = number}); }));
   }
 
-  void touched(double bytes) override { bytes_ = bytes; }
-  void end(Exec&, const char* op, double flops) override {
-    const OpTime time = cluster_.machine.op_time(op, flops, bytes_);
+  void end(Exec&, const char* op, double flops, double bytes) override {
+    const OpTime time = cluster_.machine.op_time(op, flops, bytes);
     if (tape_.events.empty() || tape_.events.back().kind != TapeKind::kCompute) tape_.events.push_back({});
     tape_.events.back().seconds += time.alone;
     tape_.events.back().loaded += time.loaded;
@@ -73,7 +72,6 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   RouteCode code_;
   std::array<int64_t, kBlockClasses> held_{}, most_{};  // of the operation that is being told
   int begun_ = 0;
-  double bytes_ = 0.0;
 };
 
 }  // namespace

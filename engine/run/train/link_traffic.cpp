@@ -29,7 +29,7 @@ class LinkListener final : public RehearsalWatch, public OpWatcher {
   void listen_to(const SitePrices& prices) { prices_ = &prices; }
 
   Ticket issued(const OperationNote& note) override;
-  void end(Exec&, const char*, double flops) override { now_.flops += flops; }
+  void end(Exec&, const char*, double flops, double) override { now_.flops += flops; }
   void node_is_over() {
     flops_of_nodes_.push_back(now_.flops);
     now_ = {now_.node + 1, 0.0};

@@ -529,7 +529,6 @@ TEST(CudaOps, NothingToDoDoesNothing) {
     ops.axpy(*exec, {1.0f, none, none});
     ops.fill_constant(*exec, {none, 1.0f});
     ops.fill_normal(*exec, {none, 1.0f, 1, 1, 0});
-    ops.momentum_share(*exec, {no_rows, no_rows, 1.0, 1.0});
     EXPECT_EQ(total.at(0), 3.0);
   }
 }

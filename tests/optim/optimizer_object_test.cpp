@@ -141,8 +141,8 @@ TEST(OptimizerObject, AShareOfTheMomentum) {
       Tensor out(DType::f32, {size});
       for (int64_t i = 0; i < size; ++i) write_element(out, i, g.at(i));
       test::CpuExec exec(threads);
-      exec->ops.momentum_share(*exec,
-                               {.m = m, .gradient = out, .momentum_factor = 0.9 * 8 / 3, .gradient_factor = 1.0 - 0.9});
+      exec->ops.axpy(
+          *exec, {.alpha = static_cast<float>(0.9 * 8 / 3), .x = m, .y = out, .beta = static_cast<float>(1.0 - 0.9)});
       // Two factors rounded to fp32, a product and a sum.
       const double u = test::unit_of(DType::f32);
       for (int64_t i = 0; i < size; ++i) {

@@ -131,10 +131,6 @@ void visit_memory(AdamW& o, const F& f) {
   detail::each(f, o.master, o.m, o.v, o.gradient, o.working, o.state);
 }
 template <typename F>
-void visit_memory(MomentumShare& o, const F& f) {
-  detail::each(f, o.m, o.gradient);
-}
-template <typename F>
 void visit_memory(Sgd& o, const F& f) {
   detail::each(f, o.master, o.momentum_buffer, o.gradient, o.working, o.state);
 }

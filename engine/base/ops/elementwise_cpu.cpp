@@ -60,7 +60,7 @@ void axpy_cpu(Exec& exec, const Axpy& op) {
   const int64_t n = op.x.count();
   const auto kernel = kernels().axpy[storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, n, kElementwiseBlock,
-                  [&](int64_t first, int64_t last) { kernel(op.alpha, op.x.data, op.y.data, first, last); });
+                  [&](int64_t first, int64_t last) { kernel(op.alpha, op.x.data, op.beta, op.y.data, first, last); });
 }
 
 void fill_constant_cpu(Exec& exec, const FillConstant& op) {

@@ -89,8 +89,8 @@ struct Plus {
   TW_DEVICE float operator()(float x, float y) const { return x + y; }
 };
 struct ScaledPlus {
-  float alpha;
-  TW_DEVICE float operator()(float x, float y) const { return fmaf(alpha, x, y); }
+  float alpha, beta;
+  TW_DEVICE float operator()(float x, float y) const { return fmaf(alpha, x, y * beta); }
 };
 
 // Elements are numbered through all runs. Vector access needs a width and strides that are multiples of kWidth.
@@ -243,7 +243,7 @@ void cast_cuda(Exec& exec, const Cast& op) {
 void axpy_cuda(Exec& exec, const Axpy& op) {
   CudaQueue queue(exec);
   with_storage(op.x.dtype, [&](auto type) {
-    launch_pairs<4, decltype(type)>(queue, "axpy", op.x, op.y, op.y, ScaledPlus{op.alpha});
+    launch_pairs<4, decltype(type)>(queue, "axpy", op.x, op.y, op.y, ScaledPlus{op.alpha, op.beta});
   });
 }
 

@@ -31,11 +31,11 @@ void cast(const void* src_start, void* dst_start, int64_t first, int64_t last) {
 }
 
 template <typename T>
-void axpy(float alpha, const void* x_start, void* y_start, int64_t first, int64_t last) {
+void axpy(float alpha, const void* x_start, float beta, void* y_start, int64_t first, int64_t last) {
   const T* x = (const T*)x_start + first;
   T* y = (T*)y_start + first;
   for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
-    store_at(part, y + i, fma(splat(alpha), load_at(part, x + i, n), load_at(part, y + i, n)), n);
+    store_at(part, y + i, fma(splat(alpha), load_at(part, x + i, n), load_at(part, y + i, n) * splat(beta)), n);
   });
 }
 

@@ -17,7 +17,7 @@ struct ElementwiseKernels {
   void (*residual_add[3])(const void* x, const void* branch, void* y, const DropoutPlan&, int64_t first, int64_t last);
   void (*dropout_apply[3])(const void* x, void* y, const DropoutPlan&, int64_t first, int64_t last);
   void (*cast[3][3])(const void* src, void* dst, int64_t first, int64_t last);  // [from][to]
-  void (*axpy[3])(float alpha, const void* x, void* y, int64_t first, int64_t last);
+  void (*axpy[3])(float alpha, const void* x, float beta, void* y, int64_t first, int64_t last);
   void (*fill_constant[3])(void* x, float value, int64_t first, int64_t last);
   // partial[c] = sum over the rows of dy[row, c]; written, not added.
   void (*column_sums[3])(const void* dy, int64_t cols, int64_t first, int64_t last, float* partial);
@@ -110,8 +110,6 @@ struct OptimizerKernels {
   // Working copy and gradient in bf16.
   void (*narrow_adamw)(const AdamW&, const StepState&, float decay, int64_t first, int64_t last);
   void (*narrow_sgd)(const Sgd&, const StepState&, float decay, int64_t first, int64_t last);
-  // gradient = gradient_factor * gradient + momentum_factor * m
-  void (*momentum_share)(const MomentumShare&, int64_t first, int64_t last);
 };
 TW_DECLARE_KERNELS(OptimizerKernels, optimizer_kernels)
 

@@ -391,12 +391,6 @@ bool check_op(const AdamW& op) {
   return true;
 }
 
-bool check_op(const MomentumShare& op) {
-  const int64_t n = op.m.count();
-  TW_CHECK(op.gradient.count() == n, "gradient has ", op.gradient.count(), " elements, m has ", n);
-  return n != 0;
-}
-
 bool check_op(const Sgd& op) {
   if (!check_step(op)) return false;
   TW_CHECK((op.momentum == 0.0f) == !op.momentum_buffer, "a momentum buffer goes with a momentum other than 0");

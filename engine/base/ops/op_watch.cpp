@@ -63,7 +63,6 @@ TW_BYTES(Axpy, 1.0, op.x, op.y, op.y)
 TW_BYTES(FillNormal, 1.0, op.x)
 TW_BYTES(FillConstant, 1.0, op.x)
 TW_BYTES(AdamW, 1.0, op.master, op.m, op.v, op.gradient, op.working)
-TW_BYTES(MomentumShare, 1.0, op.m, op.gradient)
 TW_BYTES(Sgd, 1.0, op.master, op.momentum_buffer, op.gradient, op.working)
 #undef TW_BYTES
 // The heads that are rotated, read and written.

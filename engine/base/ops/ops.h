@@ -268,10 +268,11 @@ struct BiasGradient {
 struct Cast {
   View src, dst;
 };
-// y += alpha * x, both fp32, or both T.
+// y = beta * y + alpha * x, both fp32, or both T.
 struct Axpy {
   float alpha = 1.0f;
   View x, y;
+  float beta = 1.0f;
 };
 // Normal numbers of mean 0 and standard deviation `std`, rounded once to x's dtype. x[i] is element e = first + i of
 // the global tensor `tensor_id`: of the four numbers that the two pairs of words of philox(seed, {e/4 low, e/4 high,
@@ -330,13 +331,6 @@ struct AdamW {
 // words that have not occurred, biases of keys) would move by lr * the codec's scale / eps in one step.
 inline constexpr float kMomentumLimit = 10.0f;
 
-// gradient = gradient_factor * gradient + momentum_factor * m, [n] fp32: a rank's share of a sum that is the new
-// momentum.
-struct MomentumShare {
-  View m, gradient;
-  double momentum_factor = 0.0, gradient_factor = 1.0;
-};
-
 // buf = momentum * buf + (g + wd * p); p -= lr * buf (momentum 0: buf empty).
 struct Sgd {
   View master, momentum_buffer, gradient, working, state;
@@ -373,7 +367,6 @@ struct Sgd {
   X(fill_constant, FillConstant)           \
   X(copy_runs, CopyRuns)                   \
   X(adamw, AdamW)                          \
-  X(momentum_share, MomentumShare)         \
   X(sgd, Sgd)
 
 // Every backend fills every entry.

@@ -42,11 +42,6 @@ void adamw_cpu(Exec& exec, const AdamW& op) {
   walk(exec, op, narrow ? kernels().narrow_adamw : kernels().adamw[working_index(op.working)]);
 }
 
-void momentum_share_cpu(Exec& exec, const MomentumShare& op) {
-  const auto kernel = kernels().momentum_share;
-  parallel_blocks(exec.threads, op.m.count(), kBlock, [&](int64_t first, int64_t last) { kernel(op, first, last); });
-}
-
 void sgd_cpu(Exec& exec, const Sgd& op) {
   const bool narrow = op.gradient.dtype == DType::bf16;
   walk(exec, op, narrow ? kernels().narrow_sgd : kernels().sgd[working_index(op.working)]);

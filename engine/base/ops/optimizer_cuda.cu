@@ -159,11 +159,6 @@ struct SgdBody {
   }
 };
 
-struct NextMomentum {
-  float momentum_factor, gradient_factor;
-  TW_DEVICE float operator()(float m, float g) const { return fmaf(momentum_factor, m, g * gradient_factor); }
-};
-
 // Calls body(first, table) for runs of elements [first, first + table's last end) whose spans fit a table; neighbours
 // of one decay are one span.
 template <typename Body>
@@ -244,12 +239,6 @@ void adamw_cuda(Exec& exec, const AdamW& op) {
       run(std::false_type{});
     });
   });
-}
-
-void momentum_share_cuda(Exec& exec, const MomentumShare& op) {
-  CudaQueue queue(exec);
-  const NextMomentum next = {static_cast<float>(op.momentum_factor), static_cast<float>(op.gradient_factor)};
-  launch_pairs<4, float>(queue, "momentum_share", op.m, op.gradient, op.gradient, next);
 }
 
 void sgd_cuda(Exec& exec, const Sgd& op) {

@@ -81,22 +81,9 @@ void sgd(const Sgd& op, const StepState& state, float decay, int64_t first, int6
   });
 }
 
-void momentum_share(const MomentumShare& op, int64_t first, int64_t last) {
-  const float* m = (const float*)op.m.data + first;
-  float* gradient = (float*)op.gradient.data + first;
-  const float momentum_factor = (float)op.momentum_factor, gradient_factor = (float)op.gradient_factor;
-  for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
-    const VecF g = load_at(part, gradient + i, n) * splat(gradient_factor);
-    store_at(part, gradient + i, fma(splat(momentum_factor), load_at(part, m + i, n), g), n);
-  });
-}
-
 }  // namespace
 
-constinit const OptimizerKernels optimizer_kernels = {{adamw<float>, adamw<Bf16>, adamw<Fp16>},
-                                                      {sgd<float>, sgd<Bf16>, sgd<Fp16>},
-                                                      adamw<Bf16, Bf16>,
-                                                      sgd<Bf16, Bf16>,
-                                                      momentum_share};
+constinit const OptimizerKernels optimizer_kernels = {
+    {adamw<float>, adamw<Bf16>, adamw<Fp16>}, {sgd<float>, sgd<Bf16>, sgd<Fp16>}, adamw<Bf16, Bf16>, sgd<Bf16, Bf16>};
 
 }  // namespace thinwire::TW_ISA

@@ -29,10 +29,10 @@ void MomentumSender::begin(Exec& exec, int64_t updates, double loss_scale) {
 
 void MomentumSender::transform(int unit, View gradient, int shares) {
   if (!active_) return;
-  exec_->ops.momentum_share(*exec_, {.m = momentum_of(unit, gradient.count()),
-                                     .gradient = gradient,
-                                     .momentum_factor = beta1_ * loss_scale_ / shares,
-                                     .gradient_factor = 1.0 - beta1_});
+  exec_->ops.axpy(*exec_, {.alpha = static_cast<float>(beta1_ * loss_scale_ / shares),
+                           .x = momentum_of(unit, gradient.count()),
+                           .y = gradient,
+                           .beta = static_cast<float>(1.0 - beta1_)});
 }
 
 // Pieces are runs of the flat layout that may go on over several units.

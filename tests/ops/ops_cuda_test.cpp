@@ -522,7 +522,7 @@ TEST(CudaOps, NothingToDoDoesNothing) {
     ops.embedding_forward(*exec, {no_tokens, Tensor(type, {3, 8}), View(), none, 0, 0});
     ops.embedding_backward(*exec, {no_tokens, none, Tensor(DType::f32, {3, 8}), View(), 0});
     ops.cross_entropy(*exec, {none, no_tokens, no_rows, no_rows, scale, 8});
-    ops.weighted_sum(*exec, {no_rows, View(), total});
+    ops.weighted_sum(*exec, {no_rows, no_rows, total});
     ops.sum_squares(*exec, {no_rows, total});
     ops.bias_gradient(*exec, {none, bias});
     ops.cast(*exec, {none, none});

@@ -47,9 +47,8 @@ struct MatmulKernels {
 };
 TW_DECLARE_KERNELS(MatmulKernels, matmul_kernels)
 
-// Sums over elements [0, n) in an order that depends on n alone.
+// A sum over elements [0, n) in an order that depends on n alone.
 struct ReduceKernels {
-  double (*sum)(const float* a, int64_t n);
   double (*dot)(const float* a, const float* b, int64_t n);
 };
 TW_DECLARE_KERNELS(ReduceKernels, reduce_kernels)

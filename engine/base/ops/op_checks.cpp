@@ -330,7 +330,7 @@ bool check_op(const VocabLoss& op) {
 bool check_op(const WeightedSum& op) {
   check_vector(op.out, 1, DType::f64, "sum");
   if (op.a.count() == 0) return false;
-  check_optional(op.b, op.a.count(), DType::f32, "weights of a sum");
+  check_vector(op.b, op.a.count(), DType::f32, "weights of a sum");
   return true;
 }
 

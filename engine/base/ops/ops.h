@@ -251,7 +251,7 @@ struct VocabLoss {
   int64_t vocabulary = 0, first_col = 0;
 };
 
-// out[0] += sum_i a[i] * b[i] in double (b may be empty: plain sum). a, b: [n] fp32; out: [1] fp64.
+// out[0] += sum_i a[i] * b[i] in double. a, b: [n] fp32; out: [1] fp64.
 struct WeightedSum {
   View a, b, out;
 };

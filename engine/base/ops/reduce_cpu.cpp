@@ -33,22 +33,19 @@ double blockwise(int threads, int64_t n, const BlockSum& block_sum) {
 }  // namespace
 
 void weighted_sum_cpu(Exec& exec, const WeightedSum& op) {
-  const int64_t n = op.a.count();
-  const float* a = op.a.as<float>();
-  const float* b = static_cast<const float*>(op.b.data);
-  const ReduceKernels& kernels = TW_PICK_KERNELS(reduce_kernels);
-  op.out.as<double>()[0] += blockwise(exec.threads, n, [&](int64_t at, int64_t count) {
-    return b == nullptr ? kernels.sum(a + at, count) : kernels.dot(a + at, b + at, count);
-  });
+  const float *a = op.a.as<float>(), *b = op.b.as<float>();
+  const auto dot = TW_PICK_KERNELS(reduce_kernels).dot;
+  op.out.as<double>()[0] +=
+      blockwise(exec.threads, op.a.count(), [&](int64_t at, int64_t count) { return dot(a + at, b + at, count); });
 }
 
 void sum_squares_cpu(Exec& exec, const SumSquares& op) {
-  const ReduceKernels& kernels = TW_PICK_KERNELS(reduce_kernels);
+  const auto dot = TW_PICK_KERNELS(reduce_kernels).dot;
   op.out.as<double>()[0] += blockwise(exec.threads, op.x.count(), [&](int64_t at, int64_t count) {
-    if (op.x.dtype == DType::f32) return kernels.dot(op.x.as<float>() + at, op.x.as<float>() + at, count);
+    if (op.x.dtype == DType::f32) return dot(op.x.as<float>() + at, op.x.as<float>() + at, count);
     float wide[kReduceBlock];
     for (int64_t i = 0; i < count; ++i) wide[i] = to_float(op.x.as<Bf16>()[at + i]);
-    return kernels.dot(wide, wide, count);
+    return dot(wide, wide, count);
   });
 }
 

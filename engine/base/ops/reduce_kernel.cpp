@@ -1,13 +1,12 @@
-// Sums and products of fp32 numbers in double; compiled once per instruction set.
+// Sums of products of fp32 numbers in double; compiled once per instruction set.
 #include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
 
-// term(i) is a vector of doubles, tail(i) one double.
-template <typename Term, typename Tail>
-TW_INLINE double sum_terms(int64_t n, const Term& term, const Tail& tail) {
+double dot(const float* a, const float* b, int64_t n) {
+  const auto term = [&](int64_t i) TW_INLINE_LAMBDA { return load_wide(a + i) * load_wide(b + i); };
   VecD s0{}, s1{}, s2{}, s3{};
   int64_t i = 0;
   for (; i + 4 * kWide <= n; i += 4 * kWide) {
@@ -19,24 +18,12 @@ TW_INLINE double sum_terms(int64_t n, const Term& term, const Tail& tail) {
   const VecD s = (s0 + s1) + (s2 + s3);
   double total = 0.0;
   for (int lane = 0; lane < kWide; ++lane) total += s[lane];
-  for (; i < n; ++i) total += tail(i);
+  for (; i < n; ++i) total += (double)a[i] * (double)b[i];
   return total;
-}
-
-double sum(const float* a, int64_t n) {
-  return sum_terms(
-      n, [&](int64_t i) TW_INLINE_LAMBDA { return load_wide(a + i); },
-      [&](int64_t i) TW_INLINE_LAMBDA { return (double)a[i]; });
-}
-
-double dot(const float* a, const float* b, int64_t n) {
-  return sum_terms(
-      n, [&](int64_t i) TW_INLINE_LAMBDA { return load_wide(a + i) * load_wide(b + i); },
-      [&](int64_t i) TW_INLINE_LAMBDA { return (double)a[i] * (double)b[i]; });
 }
 
 }  // namespace
 
-constinit const ReduceKernels reduce_kernels = {sum, dot};
+constinit const ReduceKernels reduce_kernels = {dot};
 
 }  // namespace thinwire::TW_ISA

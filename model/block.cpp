@@ -101,7 +101,8 @@ Dropout Block::row_dropout(const LayerContext& c, int place) const {
 }
 
 Dropout Block::whole_dropout(const LayerContext& c, int place) const {
-  return make_row_dropout(c, dropout_, RandomPurpose::kHiddenDropout, static_cast<uint32_t>(layer_ * 2 + place), 0);
+  return make_row_dropout(c, dropout_, RandomPurpose::kHiddenDropout, static_cast<uint32_t>(layer_ * 2 + place),
+                          c.chunk.row);
 }
 
 View Block::enter(Exec& exec, View part, const BlockScratch& s) const {
@@ -161,21 +162,29 @@ ResidualStream Block::add_mlp(Exec& exec, const LayerContext& c, View x, const B
 void Block::recompute(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s) const {
   if (level_ == Recompute::kNone) return;
   norm1_.forward(exec, a.x_in, a.norm1_out, a.mean1, a.rstd1);
-  if (level_ == Recompute::kSelective) {
-    norm2_.forward(exec, parallel_ ? a.x_in : a.x_mid, a.norm2_out, a.mean2, a.rstd2);
-    mlp_.activate(exec, a);
-    return;
+  if (level_ == Recompute::kFull) {
+    const View normed = enter(exec, a.norm1_out, s);
+    if (parallel_)
+      attention_.forward_inner(exec, c, normed, a, s.sequence);
+    else
+      attention_.forward(exec, c, normed, a, s.sequence, s.partial);
   }
-  const View normed = enter(exec, a.norm1_out, s);
-  if (parallel_) {
-    attention_.forward_inner(exec, c, normed, a, s.sequence);
-    norm2_.forward(exec, a.x_in, a.norm2_out, a.mean2, a.rstd2);
-  } else {
-    attention_.forward(exec, c, normed, a, s.sequence, s.partial);
+  feed_again(exec, c, a, s);
+}
+
+// Behind attention.
+void Block::feed_again(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s) const {
+  const bool full = level_ == Recompute::kFull;
+  if (full && !parallel_) {
     leave(exec, s);
     norm2_.forward(exec, {a.x_in, s.branch, row_dropout(c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
+  } else {
+    norm2_.forward(exec, parallel_ ? a.x_in : a.x_mid, a.norm2_out, a.mean2, a.rstd2);
   }
-  mlp_.forward_inner(exec, enter(exec, a.norm2_out, s), a);
+  if (full)
+    mlp_.forward_inner(exec, enter(exec, a.norm2_out, s), a);
+  else
+    mlp_.activate(exec, a);
 }
 
 View Block::through_dropout(Exec& exec, const Dropout& dropout, View dx, View buffer) const {

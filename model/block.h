@@ -115,7 +115,6 @@ class Block {
   Piece open_piece(const LayerContext& context, TokenStore& store, const TokenChunk& chunk, const ChunkedBlock& a,
                    const BlockScratch& s, Access kept) const;
   void keys_of_chunk(Exec& exec, const Piece& p) const;
-  void attend_and_feed(Exec& exec, const Piece& p, bool again) const;
   void backward_branches(Exec& exec, const Piece& p, View dx) const;
   void backward_norm1(Exec& exec, const Piece& p, View dx, View dx_in) const;
   View attend(Exec& exec, const LayerContext& context, const ResidualStream& in, const BlockActivations& a,
@@ -124,6 +123,7 @@ class Block {
                          const BlockScratch& s) const;
   // Brings back what the recompute level did not keep. Nothing to do for Recompute::kNone.
   void recompute(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s) const;
+  void feed_again(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s) const;
   void weight_gradients(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& s,
                         bool announce) const;
   WeightWork run_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s,
@@ -135,7 +135,7 @@ class Block {
   View to_branch(Exec& exec, const LayerContext& context, int place, View dx, View buffer, const BlockScratch& s) const;
   WeightWork to_both_branches(Exec& exec, const LayerContext& context, View dx, const BlockScratch& s) const;
   View through_dropout(Exec& exec, const Dropout& dropout, View dx, View buffer) const;
-  // Dropout of a branch: on this rank's rows, or on all.
+  // Dropout of a branch: on this rank's rows, or on all (of a chunk).
   Dropout row_dropout(const LayerContext& context, int place) const;
   Dropout whole_dropout(const LayerContext& context, int place) const;
 

@@ -31,26 +31,6 @@ void Block::keys_of_chunk(Exec& exec, const Piece& p) const {
   attention_.put_keys(exec, p.c, p.a(), p.s.sequence);
 }
 
-// From q, k and v to both branches' results; again: only what the backward reads.
-void Block::attend_and_feed(Exec& exec, const Piece& p, bool again) const {
-  const BlockActivations& a = p.a();
-  attention_.attend(exec, p.c, a, p.s.sequence);
-  if (parallel_) {
-    if (!again) attention_.output(exec, a, p.s.partial);
-    norm2_.forward(exec, a.x_in, a.norm2_out, a.mean2, a.rstd2);
-  } else {
-    attention_.output(exec, a, p.s.partial);
-    leave(exec, p.s);
-    norm2_.forward(exec, {a.x_in, p.s.branch, row_dropout(p.c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
-  }
-  if (again) return mlp_.forward_inner(exec, a.norm2_out, a);
-  if (!parallel_ || !p.s.branch2) return mlp_.forward(exec, a.norm2_out, a, p.s.partial, parallel_);
-  mlp_.forward(exec, a.norm2_out, a, p.s.branch2, false);
-  exec.ops.dropout_apply(exec, {p.s.partial, p.s.partial, row_dropout(p.c, 0)});
-  exec.ops.dropout_apply(exec, {p.s.branch2, p.s.branch2, row_dropout(p.c, 1)});
-  exec.ops.axpy(exec, {1.0f, p.s.branch2, p.s.partial});
-}
-
 void Block::forward_chunks(Exec& exec, const LayerContext& c, TokenStore& store, const ChunkedBlock& a,
                            const BlockScratch& s, const TokenRows& out) const {
   const int attention = attention_unit(layer_), mlp = mlp_unit(layer_);
@@ -69,11 +49,11 @@ void Block::forward_chunks(Exec& exec, const LayerContext& c, TokenStore& store,
     if (i + 1 < chunks.size()) store.prefetch(a.x_in, chunks[i + 1]);
     if (kept && i + 1 < chunks.size()) store.prefetch(a.kept, chunks[i + 1]);
     if (!kept) keys_of_chunk(exec, p);
-    attend_and_feed(exec, p, false);
-    leave(exec, p.s);
+    attention_.attend(exec, p.c, p.a(), p.s.sequence);
+    attention_.output(exec, p.a(), p.s.partial);
+    const ResidualStream end = add_mlp(exec, p.c, p.a().x_in, p.a(), p.s);
     const TokenStore::Held y = store.open(out, chunks[i], Access::kWrite);
-    exec.ops.residual_add(
-        exec, {parallel_ ? p.a().x_in : p.a().x_mid, p.s.branch, y.view, parallel_ ? Dropout{} : row_dropout(p.c, 1)});
+    exec.ops.residual_add(exec, {end.x, end.branch, y.view, end.dropout});
   }
   events_->release(attention, false), events_->release(mlp, false);
 }
@@ -82,27 +62,24 @@ void Block::forward_chunks(Exec& exec, const LayerContext& c, TokenStore& store,
 // at its input does not come through norm1). Leaves d_qkv but for keys and values.
 void Block::backward_branches(Exec& exec, const Piece& p, View dx) const {
   const BlockActivations& a = p.a();
-  MlpWork mlp{{}, p.s.d_mlp_in};
-  AttentionWork attention{{}, p.s.d_qkv};
-  if (parallel_) {
-    attention.dy = through_dropout(exec, row_dropout(p.c, 0), dx, p.s.d_branch1);
-    mlp.dy = through_dropout(exec, row_dropout(p.c, 1), dx, p.s.d_branch2);
-  } else {
-    mlp.dy = to_branch(exec, p.c, 1, dx, p.s.d_branch2, p.s);
-  }
-  mlp_.backward_input(exec, a, mlp, p.s.d_act, p.s.d_norm);
+  WeightWork work;
+  if (parallel_)
+    work = to_both_branches(exec, p.c, dx, p.s);
+  else
+    work.mlp = {to_branch(exec, p.c, 1, dx, p.s.d_branch2, p.s), p.s.d_mlp_in};
+  mlp_.backward_input(exec, a, work.mlp, p.s.d_act, p.s.d_norm);
   // The norms' backward of a parallel block acts on partial sums, of which backward_norm1 takes the sum.
   Ticket sum = parallel_ ? Ticket::finished() : tp_->enter_backward(p.s.d_norm, p.s.d_norm, exec.stream);
-  mlp_.backward_weight(exec, a.norm2_out, a, mlp);
+  mlp_.backward_weight(exec, a.norm2_out, a, work.mlp);
   sum.wait(exec.stream);
   if (parallel_) {
-    attention_.backward_attend(exec, p.c, a, attention, p.s.d_attention, p.s.sequence);
+    attention_.backward_attend(exec, p.c, a, work.attention, p.s.d_attention, p.s.sequence);
     norm2_.backward(exec, p.s.d_norm, a.x_in, a.mean2, a.rstd2, adds_stream_ ? dx : View{}, dx);
     return;
   }
   norm2_.backward(exec, p.s.d_norm, a.x_mid, a.mean2, a.rstd2, dx, dx);
-  attention.dy = to_branch(exec, p.c, 0, dx, p.s.d_branch1, p.s);
-  attention_.backward_attend(exec, p.c, a, attention, p.s.d_attention, p.s.sequence);
+  work.attention = {to_branch(exec, p.c, 0, dx, p.s.d_branch1, p.s), p.s.d_qkv};
+  attention_.backward_attend(exec, p.c, a, work.attention, p.s.d_attention, p.s.sequence);
 }
 
 void Block::backward_norm1(Exec& exec, const Piece& p, View dx, View dx_in) const {
@@ -143,13 +120,12 @@ void Block::backward_chunks(Exec& exec, const LayerContext& c, TokenStore& store
     const TokenStore::Held d = store.open(dx, chunks[i], Access::kModify);
     if (i > 0) prefetch_block(store, a, chunks[i - 1]), store.prefetch(dx, chunks[i - 1]);
     norm1_again(p);
-    if (level_ == Recompute::kSelective) {
-      norm2_.forward(exec, parallel_ ? p.a().x_in : p.a().x_mid, p.a().norm2_out, p.a().mean2, p.a().rstd2);
-      mlp_.activate(exec, p.a());
-    } else if (level_ == Recompute::kFull) {
+    if (level_ == Recompute::kFull) {
       attention_.project(exec, p.c, p.a().norm1_out, p.a());
-      attend_and_feed(exec, p, true);
+      attention_.attend(exec, p.c, p.a(), p.s.sequence);
+      if (!parallel_) attention_.output(exec, p.a(), p.s.partial);
     }
+    if (level_ != Recompute::kNone) feed_again(exec, p.c, p.a(), p.s);
     backward_branches(exec, p, d.view);
     if (whole) finish(p, d.view);
   }

@@ -1,23 +1,16 @@
-// Names, shapes and keep levels of a block's activations, and the views of a slot.
+// Shapes and keep levels of a block's activations, and the views of a slot.
 #include "model/activations.h"
 
 #include <algorithm>
-#include <map>
 
 namespace thinwire {
 namespace {
 
-const std::map<std::string, View BlockActivations::*>& fields() {
-  static const std::map<std::string, View BlockActivations::*> by_name = {
-      {"x_in", &BlockActivations::x_in},     {"norm1_out", &BlockActivations::norm1_out},
-      {"mean1", &BlockActivations::mean1},   {"rstd1", &BlockActivations::rstd1},
-      {"qkv", &BlockActivations::qkv},       {"attention_out", &BlockActivations::attention_out},
-      {"lse", &BlockActivations::lse},       {"share_out", &BlockActivations::share_out},
-      {"x_mid", &BlockActivations::x_mid},   {"norm2_out", &BlockActivations::norm2_out},
-      {"mean2", &BlockActivations::mean2},   {"rstd2", &BlockActivations::rstd2},
-      {"mlp_in", &BlockActivations::mlp_in}, {"mlp_act", &BlockActivations::mlp_act}};
-  return by_name;
-}
+constexpr View BlockActivations::*kBlockViews[] = {
+    &BlockActivations::x_in,   &BlockActivations::norm1_out,     &BlockActivations::mean1, &BlockActivations::rstd1,
+    &BlockActivations::qkv,    &BlockActivations::attention_out, &BlockActivations::lse,   &BlockActivations::share_out,
+    &BlockActivations::x_mid,  &BlockActivations::norm2_out,     &BlockActivations::mean2, &BlockActivations::rstd2,
+    &BlockActivations::mlp_in, &BlockActivations::mlp_act};
 
 constexpr View BlockActivations::*kWeightInputs[] = {&BlockActivations::norm1_out, &BlockActivations::attention_out,
                                                      &BlockActivations::norm2_out, &BlockActivations::mlp_act};
@@ -27,10 +20,6 @@ View take(const ActivationSpec& spec, Arena& arena) {
 }
 
 }  // namespace
-
-View BlockActivations::*activation_field(const std::string& name) {
-  return fields().at(name);
-}
 
 std::vector<TokenChunk> list_chunks(const ModelShard& shard, const BatchShape& shape) {
   std::vector<TokenChunk> chunks;
@@ -64,7 +53,7 @@ View rows_of(View v, const TokenChunk& chunk, int64_t tokens) {
 
 BlockActivations part_of(const BlockActivations& a, const TokenChunk& chunk, int64_t tokens) {
   BlockActivations part;
-  for (const auto& [name, field] : fields()) part.*field = rows_of(a.*field, chunk, tokens);
+  for (View BlockActivations::*view : kBlockViews) part.*view = rows_of(a.*view, chunk, tokens);
   return part;
 }
 
@@ -74,23 +63,24 @@ std::vector<ActivationSpec> list_block_activations(const ModelShard& shard, cons
   const bool centred = c.norm == NormKind::kLayerNorm;
   const DType t = c.dtype;
   std::vector<ActivationSpec> list = {
-      {"x_in", t, part, c.hidden, Recompute::kFull},
-      {"norm1_out", t, part, c.hidden, Recompute::kNone},
-      {"rstd1", DType::f32, part, 1, Recompute::kSelective},
-      {"qkv", t, n, c.qkv_width(), Recompute::kSelective},
-      {"attention_out", t, n, c.attention_width(), Recompute::kSelective},
-      {"lse", DType::f32, s.batch * c.heads, s.length, Recompute::kSelective},
-      {"norm2_out", t, part, c.hidden, Recompute::kNone},
-      {"rstd2", DType::f32, part, 1, Recompute::kSelective},
-      {"mlp_in", t, n, c.ffn_in_width(), Recompute::kSelective},
-      {"mlp_act", t, n, c.ffn, Recompute::kNone},
+      {&BlockActivations::x_in, t, part, c.hidden, Recompute::kFull},
+      {&BlockActivations::norm1_out, t, part, c.hidden, Recompute::kNone},
+      {&BlockActivations::rstd1, DType::f32, part, 1, Recompute::kSelective},
+      {&BlockActivations::qkv, t, n, c.qkv_width(), Recompute::kSelective},
+      {&BlockActivations::attention_out, t, n, c.attention_width(), Recompute::kSelective},
+      {&BlockActivations::lse, DType::f32, s.batch * c.heads, s.length, Recompute::kSelective},
+      {&BlockActivations::norm2_out, t, part, c.hidden, Recompute::kNone},
+      {&BlockActivations::rstd2, DType::f32, part, 1, Recompute::kSelective},
+      {&BlockActivations::mlp_in, t, n, c.ffn_in_width(), Recompute::kSelective},
+      {&BlockActivations::mlp_act, t, n, c.ffn, Recompute::kNone},
   };
   if (centred) {
-    list.push_back({"mean1", DType::f32, part, 1, Recompute::kSelective});
-    list.push_back({"mean2", DType::f32, part, 1, Recompute::kSelective});
+    list.push_back({&BlockActivations::mean1, DType::f32, part, 1, Recompute::kSelective});
+    list.push_back({&BlockActivations::mean2, DType::f32, part, 1, Recompute::kSelective});
   }
-  if (shard.exchanges_heads()) list.push_back({"share_out", t, n, c.attention_width(), Recompute::kSelective});
-  if (!c.parallel_residual) list.push_back({"x_mid", t, part, c.hidden, Recompute::kSelective});
+  if (shard.exchanges_heads())
+    list.push_back({&BlockActivations::share_out, t, n, c.attention_width(), Recompute::kSelective});
+  if (!c.parallel_residual) list.push_back({&BlockActivations::x_mid, t, part, c.hidden, Recompute::kSelective});
   return list;
 }
 
@@ -102,7 +92,7 @@ std::vector<BlockActivations> take_block_activations(const ModelShard& shard, co
     View shared;
     for (BlockActivations& slot : slots) {
       if (kept || !shared) shared = take(spec, arena);
-      slot.*fields().at(spec.name) = shared;
+      slot.*spec.view = shared;
     }
   }
   return slots;
@@ -113,7 +103,7 @@ BlockActivations take_weight_inputs(const ModelShard& shard, const BatchShape& s
   for (const ActivationSpec& spec : list_block_activations(shard, shape)) {
     if (level <= spec.kept_up_to) continue;
     for (View BlockActivations::*field : kWeightInputs) {
-      if (field == fields().at(spec.name)) own.*field = take(spec, arena);
+      if (field == spec.view) own.*field = take(spec, arena);
     }
   }
   return own;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "engine/base/device/arena.h"
@@ -32,13 +31,6 @@ int64_t work_rows(const ModelShard& shard, const BatchShape& shape);
 // The chunk's rows of a view of all `tokens` rows, or the first rows of one that holds a chunk at a time.
 View rows_of(View v, const TokenChunk& chunk, int64_t tokens);
 
-struct ActivationSpec {
-  std::string name;
-  DType dtype;
-  int64_t rows, cols;
-  Recompute kept_up_to;  // kept per block at this recompute level and below; above it, one shared copy is recomputed
-};
-
 // What a block's backward reads. Every view may be shared between blocks where the level recomputes it. Widths and
 // heads are this rank's; P are the rows that it holds outside of sharded parts (N without sequence parallelism).
 struct BlockActivations {
@@ -52,7 +44,13 @@ struct BlockActivations {
   View mlp_in, mlp_act;  // [N,f or 2f] before, [N,f] after the activation function
 };
 
-View BlockActivations::*activation_field(const std::string& name);
+struct ActivationSpec {
+  View BlockActivations::*view;
+  DType dtype;
+  int64_t rows, cols;
+  Recompute kept_up_to;  // kept per block at this recompute level and below; above it, one shared copy is recomputed
+};
+
 // The list for one block.
 std::vector<ActivationSpec> list_block_activations(const ModelShard& shard, const BatchShape& shape);
 

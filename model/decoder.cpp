@@ -21,6 +21,8 @@ Decoder::Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity,
   shard.whole.sequence_chunk = 0;  // `chunk` is all that a call brings
   const BatchShape shape{1, chunk};
   activations_ = take_block_activations(shard, shape, 1, Recompute::kFull, arena)[0];
+  // Statistics are for a backward.
+  activations_.mean1 = activations_.rstd1 = activations_.mean2 = activations_.rstd2 = activations_.lse = View{};
   other_x_ = arena.take(MemoryCategory::kActivations, config.dtype, {chunk, config.hidden});
   scratch_ = take_block_scratch(shard, shape, false, arena);
   head_activations_ = take_head_activations(shard, shape, false, arena);
@@ -38,14 +40,7 @@ View Decoder::feed(Exec& exec, View tokens) {
   c.shape = {1, n};
   c.first_position = position_;
 
-  BlockActivations a = activations_;
-  for (View BlockActivations::*field :
-       {&BlockActivations::x_in, &BlockActivations::norm1_out, &BlockActivations::attention_out,
-        &BlockActivations::x_mid, &BlockActivations::norm2_out, &BlockActivations::mlp_in,
-        &BlockActivations::mlp_act}) {
-    a.*field = first_rows(a.*field, n);
-  }
-  a.mean1 = a.rstd1 = a.mean2 = a.rstd2 = a.lse = View{};  // statistics are for a backward
+  BlockActivations a = part_of(activations_, {.count = n}, chunk_);
   BlockScratch scratch = scratch_;
   scratch.branch = scratch.partial = first_rows(scratch.branch, n);
   HeadActivations head = head_activations_;

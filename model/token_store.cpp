@@ -138,8 +138,7 @@ std::vector<ChunkedBlock> take_chunked_blocks(const ModelShard& shard, const Bat
   int64_t kept_bytes = 0;
   for (const ActivationSpec& spec : list_block_activations(shard, shape)) {
     const int64_t cols = spec.rows * spec.cols / tokens;
-    View BlockActivations::*field = activation_field(spec.name);
-    if (field == &BlockActivations::x_in) {
+    if (spec.view == &BlockActivations::x_in) {
       for (ChunkedBlock& block : list) {
         if (&block == &list.front() && first_in_memory)
           block.x_in.whole = arena.take(MemoryCategory::kActivations, spec.dtype, {tokens, cols});
@@ -148,12 +147,12 @@ std::vector<ChunkedBlock> take_chunked_blocks(const ModelShard& shard, const Bat
       }
     } else if (level > spec.kept_up_to) {
       const View shared = arena.take(MemoryCategory::kActivations, spec.dtype, {rows, cols});
-      for (ChunkedBlock& block : list) block.memory.*field = shared;
+      for (ChunkedBlock& block : list) block.memory.*spec.view = shared;
     } else if (!store.spills()) {
       for (ChunkedBlock& block : list)
-        block.memory.*field = arena.take(MemoryCategory::kActivations, spec.dtype, {tokens, cols});
+        block.memory.*spec.view = arena.take(MemoryCategory::kActivations, spec.dtype, {tokens, cols});
     } else {
-      for (ChunkedBlock& block : list) block.fields.push_back({field, spec.dtype, cols, kept_bytes});
+      for (ChunkedBlock& block : list) block.fields.push_back({spec.view, spec.dtype, cols, kept_bytes});
       kept_bytes += (rows * cols * static_cast<int64_t>(size_of(spec.dtype)) + 63) / 64 * 64;
     }
   }

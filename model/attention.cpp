@@ -33,61 +33,48 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
   SequenceScratch s;
   if (shard.cut.whole() && store == nullptr) return s;
   const ModelConfig c = shard.local();
-  const int64_t w = 2 * c.kv_heads * c.head_dim;
-  const auto take = [&](int64_t length) {
-    return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.batch * length, w});
+  const bool narrow = c.dtype != DType::f32;
+  const int64_t w = 2 * c.kv_heads * c.head_dim, n = shape.tokens(), all = shape.batch * shard.cut.length,
+                rows = work_rows(shard, shape);
+  const auto category = MemoryCategory::kWorkspace;
+  const auto take = [&](DType dtype, int64_t count, int64_t width) {
+    return arena.take(category, dtype, {count, width});
   };
-  if (store != nullptr) {
-    const auto of_chunk = [&](DType dtype, int64_t cols) {
-      return arena.take(MemoryCategory::kWorkspace, dtype, {work_rows(shard, shape), cols});
-    };
-    s.store = store;
-    const bool sums = c.dtype != DType::f32;
-    if (sums) s.out_sum = of_chunk(DType::f32, c.attention_width());
-    if (shard.cut.whole()) {
-      const auto category = MemoryCategory::kWorkspace;
-      if (training && c.recompute < Recompute::kFull && !store->spills()) {  // q, k and v are kept
-        s.d_keys.whole = arena.take(category, DType::f32, {shape.tokens(), c.qkv_width()});
-        return s;
-      }
-      s.keys = store->add(TokenStore::Kind::kKeys, c.dtype, w, arena, category);
-      if (training) s.d_keys = store->add(TokenStore::Kind::kKeyGradients, DType::f32, w, arena, category);
-      if (training && sums) s.dq_sum = of_chunk(DType::f32, c.qkv_width()), s.d_part = of_chunk(c.dtype, w);
+  s.store = store;
+  if (store != nullptr && narrow) s.out_sum = take(DType::f32, rows, c.attention_width());
+  if (shard.cut.whole()) {
+    if (training && c.recompute < Recompute::kFull && !store->spills()) {  // q, k and v are kept
+      s.d_keys.whole = take(DType::f32, n, c.qkv_width());
       return s;
     }
+    s.keys = store->add(TokenStore::Kind::kKeys, c.dtype, w, arena, category);
+    if (training) s.d_keys = store->add(TokenStore::Kind::kKeyGradients, DType::f32, w, arena, category);
+    if (training && narrow) s.dq_sum = take(DType::f32, rows, c.qkv_width()), s.d_part = take(c.dtype, rows, w);
+    return s;
   }
   if (shard.sequence_way == SequenceWay::kRing) {
-    const int64_t n = shape.tokens(), most = shape.batch * shard.cut.most();
-    const auto of = [&](DType dtype, int64_t rows, int64_t width) {
-      return arena.take(MemoryCategory::kWorkspace, dtype, {rows, width});
-    };
-    const bool narrow = c.dtype != DType::f32;
-    s.part = of(c.dtype, most, w), s.other = of(c.dtype, most, w);
-    if (narrow && training) s.d_sum = of(DType::f32, n, c.qkv_width());
+    const int64_t most = shape.batch * shard.cut.most();
+    s.part = take(c.dtype, most, w), s.other = take(c.dtype, most, w);
+    if (narrow && training) s.d_sum = take(DType::f32, n, c.qkv_width());
     // Results have been cast when gradients of queries begin: they share memory.
     if (narrow)
       s.sum = training ? as_rows(s.d_sum.element_range(0, n * c.attention_width()), c.attention_width())
-                       : of(DType::f32, n, c.attention_width());
+                       : take(DType::f32, n, c.attention_width());
     if (!training) return s;
-    s.leaving = of(c.dtype, most, w), s.coming = of(c.dtype, n, w);
-    s.d_theirs = of(DType::f32, most, w), s.d_mine = of(DType::f32, n, w);
+    s.leaving = take(c.dtype, most, w), s.coming = take(c.dtype, n, w);
+    s.d_theirs = take(DType::f32, most, w), s.d_mine = take(DType::f32, n, w);
     return s;
   }
   if (shard.sequence_way == SequenceWay::kHeads) {
-    const auto of_width = [&](int64_t width) {
-      return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.tokens(), width});
-    };
-    s.by_rank = of_width(c.qkv_width()), s.by_token = of_width(c.qkv_width());
-    if (training) s.d_out = of_width(c.attention_width()), s.d_qkv = of_width(c.qkv_width());
+    s.by_rank = take(c.dtype, n, c.qkv_width()), s.by_token = take(c.dtype, n, c.qkv_width());
+    if (training) s.d_out = take(c.dtype, n, c.attention_width()), s.d_qkv = take(c.dtype, n, c.qkv_width());
     return s;
   }
-  s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
+  s.part = take(c.dtype, n, w), s.gathered = take(c.dtype, all, w), s.kv = take(c.dtype, all, w);
   // In chunks there are as many additions as chunks: in 16 bits large sums would stop growing.
-  const bool wide = store != nullptr && c.dtype != DType::f32;
-  if (training)
-    s.d_kv = arena.take(MemoryCategory::kWorkspace, wide ? DType::f32 : c.dtype, {shape.batch * shard.cut.length, w});
-  if (training && wide)
-    s.dq_sum = arena.take(MemoryCategory::kWorkspace, DType::f32, {work_rows(shard, shape), c.qkv_width()});
+  const bool wide = store != nullptr && narrow;
+  if (training) s.d_kv = take(wide ? DType::f32 : c.dtype, all, w);
+  if (training && wide) s.dq_sum = take(DType::f32, rows, c.qkv_width());
   s.keys.whole = s.kv, s.d_keys.whole = s.d_kv;
   return s;
 }
@@ -198,11 +185,6 @@ void Attention::copy_order(Exec& exec, const LayerContext& c, View gathered, Vie
   }
 }
 
-void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const SequenceScratch& s, bool again) const {
-  copy_keys(exec, c, qkv, s.part, true);
-  share_keys(exec, c, s, again);
-}
-
 void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, bool again) const {
   if (c.cut.whole()) return;
   const int unit = attention_unit(layer_);
@@ -210,11 +192,6 @@ void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScra
                         : sequence_->gather(s.part, s.gathered, c.cut, unit, exec.stream);
   ticket.wait(exec.stream);
   copy_order(exec, c, s.gathered, s.kv, true);
-}
-
-void Attention::sum_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, View d_qkv) const {
-  share_gradients(exec, c, s);
-  copy_keys(exec, c, d_qkv, s.part, false);
 }
 
 void Attention::share_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
@@ -384,8 +361,7 @@ void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockAc
 
 void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const BlockActivations& a,
                               const SequenceScratch& s) const {
-  qkv_.forward(exec, x, a.qkv);
-  rotate(exec, c, a.qkv, false);
+  project(exec, c, x, a);
   if (c.cut.whole())
     return exec.ops.attention_forward(exec, operands<AttentionForward>(c, a, c.kv_rows ? c.kv_rows : a.qkv));
   if (way_ == SequenceWay::kRing) return ring_forward(exec, c, a, s);
@@ -396,7 +372,8 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
     exec.ops.attention_forward(exec, op);
     return to_tokens(exec, c, a.share_out, a.attention_out, s, false);
   }
-  gather_keys(exec, c, a.qkv, s, false);
+  copy_keys(exec, c, a.qkv, s.part, true);
+  share_keys(exec, c, s, false);
   for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
     for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()})
       exec.ops.attention_forward(exec,
@@ -420,7 +397,8 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     exec.ops.attention_backward(exec, op);
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
-    gather_keys(exec, c, a.qkv, s, true);
+    copy_keys(exec, c, a.qkv, s.part, true);
+    share_keys(exec, c, s, true);
     exec.ops.fill_constant(exec, {s.d_kv, 0.0f});
     for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
       for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
@@ -431,7 +409,8 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
         exec.ops.attention_backward(exec, op);
       }
     }
-    sum_keys(exec, c, s, work.d_qkv);
+    share_gradients(exec, c, s);
+    copy_keys(exec, c, work.d_qkv, s.part, false);
   }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);

@@ -83,8 +83,6 @@ class Attention {
   template <typename Op>
   Op operands(const LayerContext& context, const BlockActivations& a, View keys) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
-  void gather_keys(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again) const;
-  void sum_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, View d_qkv) const;
   void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
   void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
   void to_heads(Exec& exec, const LayerContext& context, View local, View tokens, const SequenceScratch& s,

@@ -135,11 +135,24 @@ void Stage::finish(Exec& exec, const ResidualStream& stream, const MicroBatch& m
     exec.ops.residual_add(exec, {stream.x, stream.branch, slot.output, stream.dropout});
     return;
   }
+  with_head(micro.loss, [&] { head_->forward(exec, stream, slot.head, scratch_->head, micro.loss); });
+}
+
+// In training the head's matrix gets its gradient in the forward pass; it may be the embedding's.
+template <typename Use>
+void Stage::with_head(const LossTargets& loss, const Use& use) {
   const int head = head_unit(shard_.whole), words = shares_embedding() ? kEmbeddingUnit : -1;
   with_weights(*events_, {head, words}, false, [&] {
-    if (micro.loss.dlogits_scale) events_->gradients_begin(shares_embedding() ? kEmbeddingUnit : head);
-    head_->forward(exec, stream, slot.head, scratch_->head, micro.loss);
+    if (loss.dlogits_scale) events_->gradients_begin(shares_embedding() ? kEmbeddingUnit : head);
+    use();
   });
+}
+
+void Stage::run_forward(Exec& exec, const MicroBatch& micro, Slot& slot, bool training) {
+  const LayerContext c = context(micro, training);
+  if (!in_chunks()) return finish(exec, run_blocks(exec, c, micro, slot), micro, slot);
+  run_chunks(exec, c, micro, slot);
+  head_of_chunks(exec, slot, micro.loss);
 }
 
 void Stage::forward(Exec& exec, const MicroBatch& micro, int slot) {
@@ -156,10 +169,7 @@ void Stage::occupy(const MicroBatch& micro, int slot_index) {
 
 void Stage::queue_forward(Exec& exec, int slot_index) {
   Slot& slot = live_slot(slot_index);
-  const LayerContext c = context(slot.micro, true);
-  if (!in_chunks()) return finish(exec, run_blocks(exec, c, slot.micro, slot), slot.micro, slot);
-  run_chunks(exec, c, slot.micro, slot);
-  head_of_chunks(exec, slot, slot.micro.loss);
+  run_forward(exec, slot.micro, slot, true);
 }
 
 void Stage::run_chunks(Exec& exec, const LayerContext& c, const MicroBatch& micro, Slot& slot) {
@@ -183,10 +193,8 @@ void Stage::run_chunks(Exec& exec, const LayerContext& c, const MicroBatch& micr
 void Stage::head_of_chunks(Exec& exec, Slot& slot, const LossTargets& loss) {
   if (!last()) return;
   TokenStore& store = *scratch_->store;
-  const int head = head_unit(shard_.whole), words = shares_embedding() ? kEmbeddingUnit : -1;
   const bool training = static_cast<bool>(loss.dlogits_scale);
-  with_weights(*events_, {head, words}, false, [&] {
-    if (training) events_->gradients_begin(shares_embedding() ? kEmbeddingUnit : head);
+  with_head(loss, [&] {
     for (size_t i = 0; i < store.chunks().size(); ++i) {
       const TokenChunk& chunk = store.chunks()[i];
       const TokenStore::Held x = store.open(slot.head_x, chunk, Access::kRead);
@@ -332,10 +340,7 @@ void Stage::backward_weight(Exec& exec, StageWeightWork& work) {
 void Stage::evaluate(Exec& exec, const MicroBatch& micro) {
   Slot& slot = slots_[0];
   TW_CHECK(!slot.live && !micro.loss.dlogits_scale);
-  const LayerContext c = context(micro, false);
-  if (!in_chunks()) return finish(exec, run_blocks(exec, c, micro, slot), micro, slot);
-  run_chunks(exec, c, micro, slot);
-  head_of_chunks(exec, slot, micro.loss);
+  run_forward(exec, micro, slot, false);
 }
 
 void Stage::all_logits(Exec& exec, const MicroBatch& micro, const std::function<void(int64_t, View)>& receive) {
@@ -355,7 +360,7 @@ void Stage::all_logits(Exec& exec, const MicroBatch& micro, const std::function<
     run_chunks(exec, c, micro, slot);
   else
     stream = run_blocks(exec, c, micro, slot);
-  with_weights(*events_, {head_unit(shard_.whole), shares_embedding() ? kEmbeddingUnit : -1}, false, [&] {
+  with_head({}, [&] {
     if (!in_chunks()) return pieces(stream, slot.head, 0, shape_.tokens());
     for (const TokenChunk& chunk : scratch_->store->chunks()) {
       const TokenStore::Held x = scratch_->store->open(slot.head_x, chunk, Access::kRead);

@@ -109,6 +109,9 @@ class Stage {
   bool has_positions() const { return shard_.whole.positions == PositionKind::kLearned; }
   bool shares_embedding() const { return last() && shard_.whole.tied_head; }
   bool in_chunks() const { return scratch_->store != nullptr; }
+  void run_forward(Exec& exec, const MicroBatch& micro, Slot& slot, bool training);
+  template <typename Use>
+  void with_head(const LossTargets& loss, const Use& use);
   void run_chunks(Exec& exec, const LayerContext& context, const MicroBatch& micro, Slot& slot);
   void backward_chunks(Exec& exec, const LayerContext& context, Slot& slot);
   void head_of_chunks(Exec& exec, Slot& slot, const LossTargets& loss);

@@ -16,12 +16,7 @@ size_t MemoryPlan::total() const {
 }
 
 Arena::~Arena() {
-  while (pieces_ != nullptr) {
-    Piece* next = pieces_->next;
-    device_->release(pieces_->memory, pieces_->bytes);
-    delete pieces_;
-    pieces_ = next;
-  }
+  for (const auto& [memory, bytes] : pieces_) device_->release(memory, bytes);
 }
 
 View Arena::take(MemoryCategory category, DType dtype, std::initializer_list<int64_t> shape) {
@@ -30,7 +25,7 @@ View Arena::take(MemoryCategory category, DType dtype, std::initializer_list<int
   if (view.bytes() == 0) return view;
   plan_[category] += bytes;
   view.data = device_->allocate(bytes);
-  pieces_ = new Piece{view.data, bytes, pieces_};
+  pieces_.emplace_back(view.data, bytes);
   return view;
 }
 

@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/base/core/view.h"
 #include "engine/base/device/device.h"
@@ -51,13 +53,8 @@ class Arena {
   const MemoryPlan& plan() const { return plan_; }
 
  private:
-  struct Piece {
-    void* memory;
-    size_t bytes;
-    Piece* next;
-  };
   Device* device_;
-  Piece* pieces_ = nullptr;
+  std::vector<std::pair<void*, size_t>> pieces_;
   MemoryPlan plan_;
 };
 

@@ -11,13 +11,8 @@ namespace {
 
 class EventOperation final : public Operation {
  public:
-  EventOperation(std::shared_ptr<CudaEventPool> pool, cudaStream_t stream) : pool_(std::move(pool)) {
-    event_ = pool_->take();
-    if (const cudaError_t error = cudaEventRecord(event_, stream); error != cudaSuccess) {
-      pool_->give_back(event_);  // the destructor of a half-made object does not run
-      cuda_failed(error, "cudaEventRecord(event_, stream)", __FILE__, __LINE__);
-    }
-  }
+  EventOperation(std::shared_ptr<CudaEventPool> pool, cudaStream_t stream)
+      : pool_(std::move(pool)), event_(pool_->record(stream)) {}
   ~EventOperation() override { pool_->give_back(event_); }
 
   State state() const override {
@@ -37,7 +32,7 @@ class EventOperation final : public Operation {
 
  private:
   std::shared_ptr<CudaEventPool> pool_;
-  cudaEvent_t event_ = nullptr;
+  cudaEvent_t event_;
 };
 
 }  // namespace
@@ -59,6 +54,15 @@ cudaEvent_t CudaEventPool::take() {
   cudaEvent_t event = nullptr;
   // Blocking sync: a rank that waits leaves its core to the others, which may be more than there are cores.
   TW_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+  return event;
+}
+
+cudaEvent_t CudaEventPool::record(cudaStream_t stream) {
+  const cudaEvent_t event = take();
+  if (const cudaError_t error = cudaEventRecord(event, stream); error != cudaSuccess) {
+    give_back(event);
+    cuda_failed(error, "cudaEventRecord", __FILE__, __LINE__);
+  }
   return event;
 }
 

@@ -19,11 +19,14 @@ class CudaEventPool {
   ~CudaEventPool();
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
-  cudaEvent_t take();
+  // An event that passes when all that is queued on `stream` so far is done.
+  cudaEvent_t record(cudaStream_t stream);
   void give_back(cudaEvent_t event);
   int ordinal() const { return ordinal_; }
 
  private:
+  cudaEvent_t take();
+
   int ordinal_;
   std::mutex mutex_;
   std::vector<cudaEvent_t> free_;

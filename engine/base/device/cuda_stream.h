@@ -20,7 +20,6 @@ class CudaStream final : public RecordingStream {
   void synchronize() override;
   Device* device() override { return device_; }
   cudaStream_t handle() const { return handle_; }
-  int ordinal() const { return ordinal_; }
 
   std::string cannot_record() const override;
   void begin_recording() override;

@@ -58,11 +58,7 @@ void PinnedPool::give_back(void* memory) {
 }
 
 void PinnedPool::give_back_behind(void* memory, cudaStream_t stream) {
-  const cudaEvent_t passed = events_->take();
-  if (const cudaError_t error = cudaEventRecord(passed, stream); error != cudaSuccess) {
-    events_->give_back(passed);
-    cuda_failed(error, "cudaEventRecord", __FILE__, __LINE__);
-  }
+  const cudaEvent_t passed = events_->record(stream);
   const std::lock_guard lock(mutex_);
   pending_.push_back({memory, passed});
 }

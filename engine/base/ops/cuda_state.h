@@ -30,7 +30,6 @@ class CudaScratch {
   CudaScratch& operator=(const CudaScratch&) = delete;
   // At least `bytes` bytes, aligned to 512; content not defined.
   std::byte* take(size_t bytes, cudaStream_t stream);
-  size_t capacity() const { return capacity_; }
   uint64_t moves() const { return moves_; }  // how often the memory was replaced
 
  private:

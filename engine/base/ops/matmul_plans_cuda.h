@@ -65,7 +65,6 @@ class MatmulPlans {
   // its suggestions on the operands at hand. Which one that is depends on the day, and the bits with it.
   bool run(const MatmulKey& key, const MatmulPointers& at, const MatmulPlace& place, bool deterministic);
   void use(const ProductTable& table) { table_ = &table; }  // before the first product
-  size_t size() const { return plans_.size(); }
 
  private:
   struct Chosen {

@@ -40,18 +40,12 @@ void check_heads(const View& view, DType dtype, const HeadLayout& at, const Atte
 }
 
 void check_output(const View& view, DType dtype, const AttentionShape& s, const char* what) {
-  TW_CHECK(view.dtype == dtype && view.count() == s.batch * s.q_len * s.heads() * s.head_dim, what, " has ",
-           view.count(), " elements of ", name_of(view.dtype));
+  check_vector(view, s.batch * s.q_len * s.heads() * s.head_dim, dtype, what);
 }
 
 // What parts of an attention add up may be fp32.
 DType sum_type(const View& view, DType dtype, const AttentionShape& s) {
   return s.part() && view.dtype == DType::f32 ? DType::f32 : dtype;
-}
-
-void check_lse(const View& lse, const AttentionShape& s) {
-  TW_CHECK(lse.dtype == DType::f32 && lse.count() == s.batch * s.heads() * s.q_len, "lse has ", lse.count(),
-           " elements of ", name_of(lse.dtype));
 }
 
 // What forward and backward share; false: there are no queries.
@@ -96,10 +90,6 @@ bool check_vocab(const Op& op) {
   return true;
 }
 
-void check_buffer(const View& view, int64_t n, const char* what) {
-  TW_CHECK(view.count() == n, what, " has ", view.count(), " elements, master has ", n);
-}
-
 // What the optimizers share; false: there is nothing to step.
 template <typename Op>
 bool check_step(const Op& op) {
@@ -113,11 +103,10 @@ bool check_step(const Op& op) {
   TW_CHECK(next == n, "decay spans cover ", next, " of ", n, " elements");
   TW_CHECK(op.state && op.state.dtype == DType::u8 && op.state.count() == sizeof(StepState),
            "state is one StepState as bytes");
-  check_buffer(op.gradient, n, "gradient");
+  check_vector(op.gradient, n, op.gradient.dtype, "gradient");
   TW_CHECK(op.gradient.dtype == DType::f32 || (op.gradient.dtype == DType::bf16 && op.working.dtype == DType::bf16),
            "gradients in ", name_of(op.gradient.dtype), " beside a working copy in ", name_of(op.working.dtype));
-  TW_CHECK(!op.working || op.working.count() == n, "working copy has ", op.working.count(), " elements, master has ",
-           n);
+  check_optional(op.working, n, op.working.dtype, "working copy");
   return true;
 }
 
@@ -212,7 +201,7 @@ bool check_op(const Rotary& op) {
 bool check_op(const AttentionForward& op) {
   if (!check_attention(op)) return false;
   check_output(op.out, sum_type(op.out, op.q.dtype, op.shape), op.shape, "out");
-  if (op.lse) check_lse(op.lse, op.shape);
+  check_optional(op.lse, op.shape.batch * op.shape.heads() * op.shape.q_len, DType::f32, "lse");
   TW_CHECK(!(op.merge || op.keys_at_once != 0) || (op.shape.part() && op.lse && op.keys_at_once >= 0),
            "only parts of an attention are merged, by their lse");
   return true;
@@ -225,7 +214,7 @@ bool check_op(const AttentionBackward& op) {
     return false;
   }
   const DType t = op.q.dtype;
-  check_lse(op.lse, s);
+  check_vector(op.lse, s.batch * s.heads() * s.q_len, DType::f32, "lse");
   check_output(op.out, t, s, "out");
   check_output(op.dout, t, s, "dout");
   check_heads(op.dq, sum_type(op.dq, t, s), op.q_at, s, s.q_len, s.heads_per_group, "dq");
@@ -386,15 +375,15 @@ bool check_op(const FillConstant& op) {
 bool check_op(const AdamW& op) {
   if (!check_step(op)) return false;
   TW_CHECK(!op.takes_momentum || op.gradient.dtype == DType::f32, "a momentum in ", name_of(op.gradient.dtype));
-  check_buffer(op.m, op.master.count(), "m");
-  check_buffer(op.v, op.master.count(), "v");
+  check_vector(op.m, op.master.count(), DType::f32, "m");
+  check_vector(op.v, op.master.count(), DType::f32, "v");
   return true;
 }
 
 bool check_op(const Sgd& op) {
   if (!check_step(op)) return false;
   TW_CHECK((op.momentum == 0.0f) == !op.momentum_buffer, "a momentum buffer goes with a momentum other than 0");
-  if (op.momentum_buffer) check_buffer(op.momentum_buffer, op.master.count(), "momentum buffer");
+  check_optional(op.momentum_buffer, op.master.count(), DType::f32, "momentum buffer");
   return true;
 }
 

@@ -209,19 +209,17 @@ void Attention::share_gradients(Exec& exec, const LayerContext& c, const Sequenc
 template <typename Op>
 Op Attention::operands_of_run(const LayerContext& c, const BlockActivations& a, View kv, int64_t sample,
                               const SequenceCut::Run& run, const SequenceCut::Run& keys) const {
-  const int64_t row = sample * c.shape.length + run.row, d = config_.head_dim, w = kv.cols();
-  Op op = operands<Op>(c, a, kv);
-  op.shape.batch = 1, op.shape.q_len = run.count, op.shape.kv_len = keys.count;
-  op.shape.length = c.cut.length, op.shape.first_query = run.first, op.shape.first_key = keys.first;
+  const int64_t row = sample * c.shape.length + run.row;
+  LayerContext part = c;
+  part.chunk = {sample, run.first, run.count, row};
+  Op op = operands_of_keys<Op>(part, a, {sample, keys.first, keys.count, keys.row}, kv);
   op.q_at.offset += row * q_at_.token;
-  op.k_at = {keys.row * w, 0, w, 2 * d, 0}, op.v_at = op.k_at;
-  op.v_at.offset += d;
+  op.k_at.offset += keys.row * kv.cols(), op.v_at.offset += keys.row * kv.cols();
   if (op.first_keys) op.first_keys = op.first_keys.element_range(row, run.count);
   const int64_t heads = op.shape.heads(), columns = a.attention_out.cols();
   op.out = op.out.element_range(row * columns, run.count * columns);
   // Of a sample [heads, queries] of the front run, then of the back run.
   if (op.lse) op.lse = op.lse.element_range(row * heads, run.count * heads);
-  if (op.dropout.p > 0.0f) op.dropout.sample_ids += sample, op.dropout.batch = 1;
   return op;
 }
 

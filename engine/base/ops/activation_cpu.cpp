@@ -17,16 +17,14 @@ const ActivationKernels& kernels() {
 
 void gelu_forward_cpu(Exec& exec, const GeluForward& op) {
   const int64_t n = op.x.count();
-  const auto& table = op.kind == GeluKind::kTanh ? kernels().gelu_tanh_forward : kernels().gelu_exact_forward;
-  const auto kernel = table[storage_index(op.x.dtype)];
+  const auto kernel = kernels().gelu_forward[static_cast<int>(op.kind)][storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, n, kBlock,
                   [&](int64_t first, int64_t last) { kernel(op.x.data, op.y.data, first, last); });
 }
 
 void gelu_backward_cpu(Exec& exec, const GeluBackward& op) {
   const int64_t n = op.x.count();
-  const auto& table = op.kind == GeluKind::kTanh ? kernels().gelu_tanh_backward : kernels().gelu_exact_backward;
-  const auto kernel = table[storage_index(op.x.dtype)];
+  const auto kernel = kernels().gelu_backward[static_cast<int>(op.kind)][storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, n, kBlock,
                   [&](int64_t first, int64_t last) { kernel(op.x.data, op.dy.data, op.dx.data, first, last); });
 }

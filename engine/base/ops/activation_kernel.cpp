@@ -126,10 +126,10 @@ void swiglu_backward(const void* x_start, const void* dy_start, void* dx_start, 
 }  // namespace
 
 constinit const ActivationKernels activation_kernels = {
-    {gelu_forward<float, true>, gelu_forward<Bf16, true>, gelu_forward<Fp16, true>},
-    {gelu_forward<float, false>, gelu_forward<Bf16, false>, gelu_forward<Fp16, false>},
-    {gelu_backward<float, true>, gelu_backward<Bf16, true>, gelu_backward<Fp16, true>},
-    {gelu_backward<float, false>, gelu_backward<Bf16, false>, gelu_backward<Fp16, false>},
+    {{gelu_forward<float, true>, gelu_forward<Bf16, true>, gelu_forward<Fp16, true>},
+     {gelu_forward<float, false>, gelu_forward<Bf16, false>, gelu_forward<Fp16, false>}},
+    {{gelu_backward<float, true>, gelu_backward<Bf16, true>, gelu_backward<Fp16, true>},
+     {gelu_backward<float, false>, gelu_backward<Bf16, false>, gelu_backward<Fp16, false>}},
     {swiglu_forward<float>, swiglu_forward<Bf16>, swiglu_forward<Fp16>},
     {swiglu_backward<float>, swiglu_backward<Bf16>, swiglu_backward<Fp16>},
 };

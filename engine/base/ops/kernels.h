@@ -30,10 +30,8 @@ TW_DECLARE_KERNELS(ElementwiseKernels, elementwise_kernels)
 // GELU kernels work on flat elements [first, last); SwiGLU kernels on rows [first, last) of x [N, 2 * cols] = gate |
 // up.
 struct ActivationKernels {
-  void (*gelu_tanh_forward[3])(const void* x, void* y, int64_t first, int64_t last);
-  void (*gelu_exact_forward[3])(const void* x, void* y, int64_t first, int64_t last);
-  void (*gelu_tanh_backward[3])(const void* x, const void* dy, void* dx, int64_t first, int64_t last);
-  void (*gelu_exact_backward[3])(const void* x, const void* dy, void* dx, int64_t first, int64_t last);
+  void (*gelu_forward[2][3])(const void* x, void* y, int64_t first, int64_t last);  // [GeluKind]
+  void (*gelu_backward[2][3])(const void* x, const void* dy, void* dx, int64_t first, int64_t last);
   void (*swiglu_forward[3])(const void* x, void* y, int64_t cols, int64_t first, int64_t last);
   void (*swiglu_backward[3])(const void* x, const void* dy, void* dx, int64_t cols, int64_t first, int64_t last);
 };
@@ -56,11 +54,9 @@ TW_DECLARE_KERNELS(ReduceKernels, reduce_kernels)
 // Kernels work on rows [first, last) of an op, of `cols` elements each; dropout is that of the branch. Backward writes
 // (not adds) the rows' own sums to dweight and dbias: [cols] each; dbias may be null.
 struct NormKernels {
-  void (*layer_forward[3])(const NormForward&, const DropoutPlan&, int64_t cols, int64_t first, int64_t last);
-  void (*rms_forward[3])(const NormForward&, const DropoutPlan&, int64_t cols, int64_t first, int64_t last);
-  void (*layer_backward[3])(const NormBackward&, int64_t cols, int64_t first, int64_t last, float* dweight,
-                            float* dbias);
-  void (*rms_backward[3])(const NormBackward&, int64_t cols, int64_t first, int64_t last, float* dweight, float* dbias);
+  void (*forward[2][3])(const NormForward&, const DropoutPlan&, int64_t cols, int64_t first,
+                        int64_t last);  // [NormKind]
+  void (*backward[2][3])(const NormBackward&, int64_t cols, int64_t first, int64_t last, float* dweight, float* dbias);
 };
 TW_DECLARE_KERNELS(NormKernels, norm_kernels)
 

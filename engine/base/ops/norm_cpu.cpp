@@ -16,18 +16,14 @@ constexpr int64_t kBlockElements = 1 << 14;
 void norm_forward_cpu(Exec& exec, const NormForward& op) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
   const DropoutPlan dropout = op.branch ? make_dropout_plan(op.dropout, rows, cols) : DropoutPlan{};
-  const NormKernels& kernels = TW_PICK_KERNELS(norm_kernels);
-  const auto kernel =
-      (op.kind == NormKind::kLayerNorm ? kernels.layer_forward : kernels.rms_forward)[storage_index(op.x.dtype)];
+  const auto kernel = TW_PICK_KERNELS(norm_kernels).forward[static_cast<int>(op.kind)][storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, rows, std::max<int64_t>(1, kBlockElements / cols),
                   [&](int64_t first, int64_t last) { kernel(op, dropout, cols, first, last); });
 }
 
 void norm_backward_cpu(Exec& exec, const NormBackward& op) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
-  const NormKernels& kernels = TW_PICK_KERNELS(norm_kernels);
-  const auto kernel =
-      (op.kind == NormKind::kLayerNorm ? kernels.layer_backward : kernels.rms_backward)[storage_index(op.x.dtype)];
+  const auto kernel = TW_PICK_KERNELS(norm_kernels).backward[static_cast<int>(op.kind)][storage_index(op.x.dtype)];
   const int64_t step = rows_per_partial(rows), parts = (rows + step - 1) / step;
   const auto scratch = cpu_state(exec).scratch(static_cast<size_t>(2 * parts * cols) * sizeof(float));
   float* partials = reinterpret_cast<float*>(scratch.data());  // [parts][2][cols]

@@ -145,10 +145,10 @@ void backward(const NormBackward& op, int64_t cols, int64_t first, int64_t last,
 }  // namespace
 
 constinit const NormKernels norm_kernels = {
-    {forward<float, true>, forward<Bf16, true>, forward<Fp16, true>},
-    {forward<float, false>, forward<Bf16, false>, forward<Fp16, false>},
-    {backward<float, true>, backward<Bf16, true>, backward<Fp16, true>},
-    {backward<float, false>, backward<Bf16, false>, backward<Fp16, false>},
+    {{forward<float, true>, forward<Bf16, true>, forward<Fp16, true>},
+     {forward<float, false>, forward<Bf16, false>, forward<Fp16, false>}},
+    {{backward<float, true>, backward<Bf16, true>, backward<Fp16, true>},
+     {backward<float, false>, backward<Bf16, false>, backward<Fp16, false>}},
 };
 
 }  // namespace thinwire::TW_ISA

@@ -1,4 +1,4 @@
-// Chooses the fused optimizer op and runs it over every piece.
+// Chooses the fused optimizer op and runs it over a piece.
 #include "optim/optimizer.h"
 
 #include <utility>
@@ -9,10 +9,6 @@ namespace thinwire {
 
 Optimizer::Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces)
     : config_(config), pieces_(std::move(pieces)) {}
-
-void Optimizer::apply(Exec& exec, View state, Summed summed) const {
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) apply_piece(exec, state, piece, summed);
-}
 
 void Optimizer::apply_piece(Exec& exec, View state, size_t piece, Summed summed) const {
   TW_CHECK(summed == Summed::kGradient || config_.kind == OptimizerKind::kAdamW, "only AdamW takes a momentum");

@@ -45,11 +45,9 @@ class Optimizer {
   // The pieces that this rank steps; usually one.
   Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces);
 
-  // One step with the scalars of `state` (a StepState on the device). Every gradient is read once, and
-  // what the next one adds to (OptimizerBuffers::added) left zero.
+  // A step of one of the pieces (in any order, each once per step) with the scalars of `state`, a StepState on the
+  // device. The gradient is read once, and what the next one adds to (OptimizerBuffers::added) left zero.
   // kMomentum (AdamW only): the sum is the new momentum; the variance stays as it is (AdamW::takes_momentum).
-  void apply(Exec& exec, View state, Summed summed = Summed::kGradient) const;
-  // The same for one of the pieces: in any order, each once per step.
   void apply_piece(Exec& exec, View state, size_t piece, Summed summed = Summed::kGradient) const;
   const std::vector<OptimizerBuffers>& pieces() const { return pieces_; }
   OptimizerKind kind() const { return config_.kind; }

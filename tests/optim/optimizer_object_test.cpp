@@ -18,6 +18,10 @@ Tensor state_of(const StepState& s) {
   return t;
 }
 
+void apply(const Optimizer& optimizer, Exec& exec, View state, Summed summed = Summed::kGradient) {
+  for (size_t piece = 0; piece < optimizer.pieces().size(); ++piece) optimizer.apply_piece(exec, state, piece, summed);
+}
+
 TEST(OptimizerObject, AdamWUsesItsConstantsAndZeroesGradients) {
   OptimConfig c;
   c.beta1 = 0.9, c.beta2 = 0.999, c.eps = 0.5;
@@ -30,7 +34,7 @@ TEST(OptimizerObject, AdamWUsesItsConstantsAndZeroesGradients) {
   StepState s;
   s.lr = 0.5f, s.bias_correction1 = 0.1f, s.bias_correction2 = 0.001f, s.weight_decay = 0.25f;
   test::CpuExec exec(1);
-  Optimizer(c, {b}).apply(*exec, state_of(s));
+  apply(Optimizer(c, {b}), *exec, state_of(s));
   // m^ = 3, v^ = 9: the step is 3 / (3 + 0.5), the decay 0.25 * 2. A beta2 rounded to fp32 shows as 6e-6 of the
   // update.
   const double update = 3.0 / 3.5;
@@ -55,7 +59,7 @@ TEST(OptimizerObject, WhatIsAddedToIsZeroedAlone) {
     b.spans = {{0, 40, 0.0f}};
     b.added = {gradient.view().element_range(3, 5), gradient.view().element_range(32, 8)};
     test::CpuExec exec(1);
-    Optimizer(c, {b}).apply(*exec, state_of({.lr = 0.5f}));
+    apply(Optimizer(c, {b}), *exec, state_of({.lr = 0.5f}));
     for (int64_t i = 0; i < 40; ++i)
       EXPECT_EQ(gradient.at(i), (i >= 3 && i < 8) || i >= 32 ? 0.0 : 3.0) << "element " << i;
   }
@@ -77,7 +81,7 @@ TEST(OptimizerObject, SgdWithAndWithoutMomentum) {
     const Optimizer optimizer(c, {b});
     for (int step = 0; step < 2; ++step) {
       for (int64_t i = 0; i < 5; ++i) write_element(gradient, i, 2.0);
-      optimizer.apply(*exec, state_of(s));
+      apply(optimizer, *exec, state_of(s));
     }
     // Steps of 0.25 * 1, then 0.25 * (1 + momentum): all exact.
     for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(master.at(i), 1.0 - 0.25 - 0.25 * (1.0 + momentum));
@@ -108,7 +112,7 @@ TEST(OptimizerObject, AMomentumIsTakenAsItComes) {
   b.master = master, b.gradient = gradient, b.m = m, b.v = v, b.working = working;
   b.spans = {{0, 500, 1.0f}, {500, kSize - 500, 0.0f}};
   test::CpuExec exec(2);
-  Optimizer(c, {b}).apply(*exec, state_of(s), Summed::kMomentum);
+  apply(Optimizer(c, {b}), *exec, state_of(s), Summed::kMomentum);
   const double u = test::unit_of(DType::f32);
   int64_t cut = 0;
   for (int64_t i = 0; i < kSize; ++i) {
@@ -188,7 +192,7 @@ TEST(OptimizerObject, PiecesGiveTheBitsOfTheWhole) {
           if (step == 0) write_element(master, i, std::sin(static_cast<double>(i)));
           write_element(gradient, i, std::cos(static_cast<double>(i * (step + 1))));
         }
-        optimizer.apply(*exec, state_of(s));
+        apply(optimizer, *exec, state_of(s));
       }
       std::vector<float>& out = results[bounds.size() > 2];
       for (int64_t i = 0; i < kSize; ++i) {
@@ -198,7 +202,7 @@ TEST(OptimizerObject, PiecesGiveTheBitsOfTheWhole) {
       }
     }
     EXPECT_EQ(results[0], results[1]);
-    Optimizer(c, {}).apply(*exec, state_of(s));
+    apply(Optimizer(c, {}), *exec, state_of(s));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/base/core/error.h"
 
@@ -124,6 +125,7 @@ bool ByteSource::append_line(std::string& line, size_t limit) {
 
 bool ParagraphReader::take(size_t bytes, bool ends_document, TextPiece& piece) {
   piece.line = start_line_;
+  piece.starts_document = !std::exchange(document_open_, !ends_document);
   piece.ends_document = ends_document;
   if (bytes == text_.size()) {
     piece.text = std::move(text_);
@@ -157,17 +159,17 @@ bool ParagraphReader::next(TextPiece& piece) {
   return !text_.empty() && take(text_.size(), true, piece);
 }
 
-bool LineReader::next(std::string& line, uint64_t& number) {
+bool LineReader::next(TextPiece& line) {
   for (;;) {
-    line.clear();
-    if (!source_.append_line(line, kLongestJsonLine + 1)) return false;
-    number = ++line_number_;
-    if (line.size() > kLongestJsonLine) {
-      throw_bad_data(source_.path() + ":" + std::to_string(number) + ": the line is longer than " +
+    line.text.clear();
+    if (!source_.append_line(line.text, kLongestJsonLine + 1)) return false;
+    line.line = ++line_number_;
+    if (line.text.size() > kLongestJsonLine) {
+      throw_bad_data(source_.path() + ":" + std::to_string(line.line) + ": the line is longer than " +
                      std::to_string(kLongestJsonLine >> 20) + " MiB; split the document, or give it as .txt");
     }
-    strip_line_end(line);
-    if (!is_blank(line)) return true;
+    strip_line_end(line.text);
+    if (!is_blank(line.text)) return true;
   }
 }
 

@@ -44,39 +44,46 @@ class ByteSource {
 
 struct TextPiece {
   std::string text;
-  uint64_t line = 0;          // 1-based line on which the piece starts
+  uint64_t line = 0;  // 1-based line on which the piece starts
+  bool starts_document = true;
   bool ends_document = true;  // false: more pieces of the same document follow
+};
+
+class PieceReader {
+ public:
+  explicit PieceReader(const std::string& path) : source_(path) {}
+  virtual ~PieceReader() = default;
+  virtual bool next(TextPiece& piece) = 0;  // false at the end
+  uint64_t bytes_read() const { return source_.bytes_read(); }
+
+ protected:
+  ByteSource source_;
+  uint64_t line_number_ = 0;
 };
 
 // A .txt: one document per paragraph; paragraphs are separated by blank lines (nothing but spaces, tabs and line ends;
 // LF or CRLF). A document keeps its bytes, inner line ends included, without the line end of its last line: joining
 // documents with an empty line gives the file back, up to the kind and number of blank lines. No document is empty.
-class ParagraphReader {
+class ParagraphReader final : public PieceReader {
  public:
-  explicit ParagraphReader(const std::string& path) : source_(path) {}
-  bool next(TextPiece& piece);  // false at the end
-  uint64_t bytes_read() const { return source_.bytes_read(); }
+  using PieceReader::PieceReader;
+  bool next(TextPiece& piece) override;
 
  private:
   bool take(size_t bytes, bool ends_document, TextPiece& piece);
 
-  ByteSource source_;
   std::string line_, text_, line_end_;
-  uint64_t line_number_ = 0, start_line_ = 0;
+  uint64_t start_line_ = 0;
   bool line_open_ = false;  // the last part read was not the end of its line
+  bool document_open_ = false;
 };
 
-// A .jsonl: the lines that are not blank, without their line ends.
-class LineReader {
+// A .jsonl: the lines that are not blank, without their line ends. Throws Error(kBadData) with file:line for a line
+// longer than kLongestJsonLine.
+class LineReader final : public PieceReader {
  public:
-  explicit LineReader(const std::string& path) : source_(path) {}
-  // False at the end. Throws Error(kBadData) with file:line for a line longer than kLongestJsonLine.
-  bool next(std::string& line, uint64_t& number);
-  uint64_t bytes_read() const { return source_.bytes_read(); }
-
- private:
-  ByteSource source_;
-  uint64_t line_number_ = 0;
+  using PieceReader::PieceReader;
+  bool next(TextPiece& line) override;
 };
 
 // The strings under `keys` of one line. Throws Error(kBadData): "FILE:LINE: ..." when the line is not a JSON object or

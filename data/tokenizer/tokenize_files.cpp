@@ -1,15 +1,20 @@
-// Reader, encoders and writer of tokenize_files.h. Errors stay with their job: the first in the input is reported.
+// Reader, encoders and writer of tokenize_files.h. Results are taken in the order of the input, and so are errors: the
+// first of them in the input is reported.
 #include "data/tokenizer/tokenize_files.h"
 
 #include <algorithm>
-#include <exception>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <filesystem>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "data/token_file_writer.h"
 #include "data/tokenizer/text_reader.h"
-#include "data/tokenizer/tokenize_queue.h"
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 
@@ -27,17 +32,11 @@ struct Input {
   Format format;
 };
 
-struct Unit {
-  std::string text;  // a piece of a document, or a line of JSON
-  uint64_t line = 0;
-  bool starts_document = true, ends_document = true;
-};
-
 struct Job {
   const Input* input = nullptr;
-  std::vector<Unit> units;
-  uint64_t source_bytes = 0;
-  std::exception_ptr error;  // the reader failed after these units
+  std::vector<TextPiece> pieces;  // of documents, or lines of JSON
+  size_t text_bytes = 0;          // of the pieces
+  uint64_t source_bytes = 0;      // of the input
 };
 
 struct Encoded {
@@ -52,10 +51,7 @@ struct Result {
   uint64_t source_bytes = 0;
   int64_t skipped = 0, empty = 0;
   std::string first_skipped;
-  std::exception_ptr error;  // what failed after these pieces
 };
-
-using Queue = OrderedQueue<Job, Result>;
 
 Input classify(const std::string& path) {
   std::string ending = std::filesystem::path(path).extension().string();
@@ -109,62 +105,34 @@ Plan make_plan(const TokenizeOptions& options) {
   return plan;
 }
 
-// Collects units into jobs of about kJobBytes.
-class JobFiller {
+// Cuts inputs into jobs of about kJobBytes.
+class JobReader {
  public:
-  JobFiller(Queue& queue, const Input& input) : queue_(queue) { job_.input = &input; }
-  // position: bytes of the input read so far, this unit's included. False: the work was stopped.
-  bool add(Unit unit, uint64_t position) {
-    bytes_ += unit.text.size();
-    job_.units.push_back(std::move(unit));
-    position_ = position;
-    return bytes_ < kJobBytes || send(nullptr);
+  explicit JobReader(const std::vector<Input>& inputs) : inputs_(inputs) {}
+  // False at the end of the last input. Where it throws, the job holds what was read before.
+  bool next(Job& job) {
+    job = {};
+    if (at_ == inputs_.size()) return false;
+    job.input = &inputs_[at_];
+    if (!reader_ && job.input->format == Format::kParagraphs)
+      reader_ = std::make_unique<ParagraphReader>(job.input->path);
+    if (!reader_) reader_ = std::make_unique<LineReader>(job.input->path);
+    bool more = true;
+    for (TextPiece piece; job.text_bytes < kJobBytes && (more = reader_->next(piece));) {
+      job.text_bytes += piece.text.size();
+      job.pieces.push_back(std::move(piece));
+    }
+    job.source_bytes = reader_->bytes_read() - std::exchange(position_, reader_->bytes_read());
+    if (!more) reader_.reset(), position_ = 0, ++at_;
+    return true;
   }
-  bool send(std::exception_ptr error) {
-    Job job;
-    job.input = job_.input;
-    job.units = std::exchange(job_.units, {});
-    job.source_bytes = position_ - sent_position_;
-    job.error = std::move(error);
-    sent_position_ = position_;
-    return queue_.push(std::move(job), std::exchange(bytes_, 0));
-  }
-  void set_position(uint64_t position) { position_ = position; }
 
  private:
-  Queue& queue_;
-  Job job_;
-  size_t bytes_ = 0;
-  uint64_t position_ = 0, sent_position_ = 0;
+  const std::vector<Input>& inputs_;
+  size_t at_ = 0;
+  std::unique_ptr<PieceReader> reader_;  // of inputs_[at_], once it is opened
+  uint64_t position_ = 0;                // bytes of it that are in jobs
 };
-
-// Cuts an input into jobs. False: the work was stopped, or reading failed and a job holds the error.
-bool read_input(const Input& input, Queue& queue) {
-  JobFiller filler(queue, input);
-  try {
-    if (input.format == Format::kParagraphs) {
-      ParagraphReader reader(input.path);
-      TextPiece piece;
-      for (bool starts = true; reader.next(piece); starts = piece.ends_document) {
-        Unit unit{std::move(piece.text), piece.line, starts, piece.ends_document};
-        if (!filler.add(std::move(unit), reader.bytes_read())) return false;
-      }
-      filler.set_position(reader.bytes_read());
-    } else {
-      LineReader reader(input.path);
-      Unit unit;
-      while (reader.next(unit.text, unit.line)) {
-        if (!filler.add(std::move(unit), reader.bytes_read())) return false;
-        unit = {};
-      }
-      filler.set_position(reader.bytes_read());
-    }
-  } catch (...) {
-    filler.send(std::current_exception());
-    return false;
-  }
-  return filler.send(nullptr);
-}
 
 class Encoder {
  public:
@@ -177,18 +145,13 @@ class Encoder {
   Result run(Job& job) const {
     Result result;
     result.source_bytes = job.source_bytes;
-    try {
-      for (Unit& unit : job.units) {
-        if (job.input->format == Format::kParagraphs) {
-          encode(unit.text, plan_.paragraph_output, unit.starts_document, unit.ends_document, result);
-        } else {
-          encode_line(unit, job.input->path, result);
-        }
-        std::string().swap(unit.text);
+    for (TextPiece& piece : job.pieces) {
+      if (job.input->format == Format::kParagraphs) {
+        encode(piece.text, plan_.paragraph_output, piece.starts_document, piece.ends_document, result);
+      } else {
+        encode_line(piece, job.input->path, result);
       }
-      result.error = job.error;
-    } catch (...) {
-      result.error = std::current_exception();
+      std::string().swap(piece.text);
     }
     return result;
   }
@@ -222,10 +185,10 @@ class Encoder {
     }
   }
 
-  void encode_line(const Unit& unit, const std::string& path, Result& result) const {
+  void encode_line(const TextPiece& line, const std::string& path, Result& result) const {
     std::vector<std::string> texts;
     try {
-      texts = parse_json_line(unit.text, json_keys_, path, unit.line);
+      texts = parse_json_line(line.text, json_keys_, path, line.line);
     } catch (const Error& e) {
       if (!options_.skip_bad_lines)
         throw Error(e.code(), std::string(e.what()) + "; --skip-bad-lines leaves such lines out");
@@ -279,22 +242,49 @@ class DocumentWriter {
   bool has_text_ = false;      // of the document so far
 };
 
-// The threads. Its destructor stops the queue and joins them, so an exception leaves none behind.
+// Threads that run tasks in the order of add(). The destructor drops those that wait and joins the threads.
 class Crew {
  public:
-  explicit Crew(Queue& queue) : queue_(queue) {}
+  Crew() = default;
+  explicit Crew(size_t threads) : Crew() {  // so that the destructor joins what runs where a thread cannot start
+    while (threads_.size() < threads) threads_.emplace_back([this] { work(); });
+  }
   ~Crew() {
-    queue_.stop();
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
-  template <typename F>
-  void start(F work) {
-    threads_.emplace_back(std::move(work));
+  std::future<Result> add(std::packaged_task<Result()> task) {
+    std::future<Result> result = task.get_future();
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    changed_.notify_one();
+    return result;
   }
 
  private:
-  Queue& queue_;
-  std::vector<std::thread> threads_;
+  void work() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopped_ || !tasks_.empty(); });
+      if (stopped_) return;
+      std::packaged_task<Result()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::packaged_task<Result()>> tasks_;
+  bool stopped_ = false;
+  std::vector<std::thread> threads_;  // last: they use all of the above
 };
 
 }  // namespace
@@ -322,23 +312,20 @@ TokenizeSummary tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions
   }
 
   const auto workers = static_cast<size_t>(options.workers);
-  Queue queue(2 * workers + 2, kOpenBytes);
   const Encoder encoder(tokenizer, options, plan);
   {
-    Crew crew(queue);
-    crew.start([&] {
-      for (const Input& input : plan.inputs) {
-        if (!read_input(input, queue)) break;
-      }
-      queue.close();
-    });
-    for (size_t w = 0; w < workers; ++w) {
-      crew.start([&] {
-        while (auto next = queue.pop()) queue.finish(next->number, next->bytes, encoder.run(next->job));
-      });
-    }
-    while (auto result = queue.take()) {
-      for (Encoded& piece : result->pieces) {
+    struct Open {
+      size_t bytes;
+      std::future<Result> result;
+    };
+    std::deque<Open> open;  // in the order of the input
+    size_t open_bytes = 0;
+    Crew crew(workers);
+    const auto take = [&] {
+      Result result = open.front().result.get();
+      open_bytes -= open.front().bytes;
+      open.pop_front();
+      for (Encoded& piece : result.pieces) {
         const bool ends = piece.ends_document;
         const auto tokens = static_cast<int64_t>(piece.ids.size());
         if (!writers[piece.output]->add(std::move(piece))) {
@@ -348,13 +335,37 @@ TokenizeSummary tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions
         state.documents += ends ? 1 : 0;
         state.tokens += tokens;
       }
-      state.bytes += result->source_bytes;
-      if (summary.skipped_lines == 0) summary.first_skipped = result->first_skipped;
-      summary.skipped_lines += result->skipped;
-      summary.empty_documents += result->empty;
-      if (result->error) std::rethrow_exception(result->error);
+      state.bytes += result.source_bytes;
+      if (summary.skipped_lines == 0) summary.first_skipped = result.first_skipped;
+      summary.skipped_lines += result.skipped;
+      summary.empty_documents += result.empty;
       if (progress) progress(state);
+    };
+    const auto send = [&](Job job) {
+      const auto full = [&] { return open.size() > 2 * workers + 1 || open_bytes + job.text_bytes > kOpenBytes; };
+      const auto ready = [&] {
+        return open.front().result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+      };
+      while (!open.empty() && (full() || ready())) take();
+      const size_t bytes = job.text_bytes;
+      open_bytes += bytes;
+      std::packaged_task<Result()> task([&encoder, job = std::move(job)]() mutable { return encoder.run(job); });
+      open.push_back({bytes, crew.add(std::move(task))});
+    };
+    JobReader reader(plan.inputs);
+    for (Job job;;) {
+      bool more = false;
+      try {
+        more = reader.next(job);
+      } catch (...) {
+        send(std::move(job));
+        while (!open.empty()) take();  // what is wrong with a line before it is reported first
+        throw;
+      }
+      if (!more) break;
+      send(std::move(job));
     }
+    while (!open.empty()) take();
   }
   for (size_t k = 0; k < writers.size(); ++k) {
     TokenizeOutput& output = summary.outputs[k];

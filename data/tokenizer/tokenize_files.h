@@ -1,4 +1,4 @@
-// Files to token files: one thread reads, several encode, and the caller's writes in the order of the input.
+// Files to token files: the caller's thread reads and writes, in the order of the input, and several encode.
 #pragma once
 
 #include <cstdint>

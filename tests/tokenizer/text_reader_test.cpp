@@ -188,25 +188,23 @@ TEST_F(TextReader, BadJson) {
 
 TEST_F(TextReader, Lines) {
   LineReader reader(write("l.jsonl", "\xEF\xBB\xBF{}\r\n\n  \n[1]\nlast"));
-  std::string line;
-  uint64_t number = 0;
-  ASSERT_TRUE(reader.next(line, number));
-  EXPECT_EQ(line, "{}");
-  EXPECT_EQ(number, 1u);
-  ASSERT_TRUE(reader.next(line, number));
-  EXPECT_EQ(line, "[1]");
-  EXPECT_EQ(number, 4u);
-  ASSERT_TRUE(reader.next(line, number));
-  EXPECT_EQ(line, "last");
-  EXPECT_FALSE(reader.next(line, number));
+  TextPiece line;
+  ASSERT_TRUE(reader.next(line));
+  EXPECT_EQ(line.text, "{}");
+  EXPECT_EQ(line.line, 1u);
+  ASSERT_TRUE(reader.next(line));
+  EXPECT_EQ(line.text, "[1]");
+  EXPECT_EQ(line.line, 4u);
+  ASSERT_TRUE(reader.next(line));
+  EXPECT_EQ(line.text, "last");
+  EXPECT_FALSE(reader.next(line));
 }
 
 TEST_F(TextReader, LongestLine) {
   LineReader reader(write("l.jsonl", "{}\n" + std::string(kLongestJsonLine + 1, ' ') + "\n"));
-  std::string line;
-  uint64_t number = 0;
-  ASSERT_TRUE(reader.next(line, number));
-  expect_error(ExitCode::kBadData, "l.jsonl:2: the line is longer than 64 MiB", [&] { reader.next(line, number); });
+  TextPiece line;
+  ASSERT_TRUE(reader.next(line));
+  expect_error(ExitCode::kBadData, "l.jsonl:2: the line is longer than 64 MiB", [&] { reader.next(line); });
 }
 
 TEST_F(TextReader, MissingFiles) {

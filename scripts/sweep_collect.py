@@ -23,6 +23,7 @@ import sys
 
 import sweep_html
 import sweep_json
+import sweep_store
 import sweep_svg
 from measured import build_folder
 from sweep_store import StoreError, read_object, write_atomic
@@ -126,8 +127,8 @@ def measured(steps, evaluations):
 class Axes:
     """The axes of a plan: each a list of keys that change together."""
 
-    def __init__(self, plan, points):
-        seen = list(dict.fromkeys(k for p in points for k in values_of(p)))
+    def __init__(self, plan, values):
+        seen = list(dict.fromkeys(k for v in values for k in v))
         together = [k for k in plan.get("zip") or {} if k in seen]
         self.names = [[k] for k in seen if k not in together and k != "seed"] + ([together] if together else []) + [["seed"]]
         self.columns = [k for axis in self.names for k in axis]
@@ -161,33 +162,7 @@ def hashable(value):
 
 def values_of(point):
     """What a point has on the axes; `list` is the name of its entry."""
-    axes = point.get("axes")
-    values = dict(axes) if isinstance(axes, dict) else {}
-    if point.get("seed") is not None:
-        values.setdefault("seed", point["seed"])
-    return values
-
-
-def folders_in(runs):
-    return sorted(os.listdir(runs)) if os.path.isdir(runs) else []
-
-
-def read_points(folder):
-    """Every point of the sweep in order, each with `_dir`; one without a readable point.json is taken from sweep.json, if it is there."""
-    runs = os.path.join(folder, "runs")
-    listed = (read_object(os.path.join(folder, "sweep.json")) or {}).get("points", [])
-    points = {p["id"]: p for p in listed if isinstance(p, dict) and "id" in p}
-    for name in folders_in(runs):
-        if point := read_object(os.path.join(runs, name, "point.json")):
-            points[name] = {**points.get(name, {}), **point}
-    return [{**p, "id": i, "_dir": os.path.join(runs, i)} for i, p in sorted(points.items())]
-
-
-def read_plan(folder):
-    try:
-        return sweep_json.read(os.path.join(folder, "plan.json"))
-    except sweep_json.TextError:
-        return {}  # rows are worth having without it
+    return {**point.axes, "seed": point.axes.get("seed", point.seed)}
 
 
 def device_of(path):
@@ -227,11 +202,11 @@ class Sweep:
         self.fronts()
 
     def read(self, folder):
-        self.folder = os.path.abspath(folder)
-        self.plan = read_plan(folder)
-        self.points = read_points(folder)
-        self.axes = Axes(self.plan, self.points)
+        self.store = sweep_store.Sweep(folder)
+        self.plan = sweep_json.parse("plan.json", self.store.facts["plan_text"])
+        self.points = self.store.points()
         self.values = [values_of(p) for p in self.points]
+        self.axes = Axes(self.plan, self.values)
         self.curves = {}
 
     def choose_loss(self):
@@ -240,18 +215,15 @@ class Sweep:
         self.loss = "eval_loss" if done and all(finite(r.get("eval_loss")) for r in done) else "train_loss"
 
     def row(self, point):
-        run = os.path.join(point["_dir"], "run")
-        status, ended = (read_object(os.path.join(where, "status.json")) or {} for where in (point["_dir"], run))
+        run = self.store.run_dir(point.id)
+        status, ended = (read_object(os.path.join(where, "status.json")) or {} for where in (self.store.folder(point.id), run))
         steps, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
-        self.curves[point["id"]] = (steps, evaluations)
-        row = {"id": point["id"], "state": status.get("state", "init"), "code": status.get("code"),
+        self.curves[point.id] = (steps, evaluations)
+        row = {"id": point.id, "state": status.get("state", "init"), "code": status.get("code"),
                "reason": status.get("reason") or ended.get("message") or "", "attempts": status.get("attempts")}
-        launcher = point.get("launcher") if isinstance(point.get("launcher"), dict) else {}
-        for key in ("kind", "ranks", "hosts", "rate"):
-            if launcher.get(key) is not None:
-                row["launcher." + key] = launcher[key]
+        row.update({"launcher." + key: point.launcher[key] for key in ("kind", "ranks", "hosts", "rate") if key in point.launcher})
         row["device"] = device_of(os.path.join(run, "log.txt"))
-        row["report"] = f"runs/{point['id']}/run/report.html" if os.path.exists(os.path.join(run, "report.html")) else None
+        row["report"] = f"runs/{point.id}/run/report.html" if os.path.exists(os.path.join(run, "report.html")) else None
         for key in ("started", "ended", "seconds"):
             row[key] = status.get(key)
         row.update(measured(steps, evaluations))
@@ -260,8 +232,8 @@ class Sweep:
     def compare(self):
         by_id = {row["id"]: row for row in self.rows}
         for row, point in zip(self.rows, self.points):
-            base = by_id.get(point.get("baseline"))
-            row["baseline"] = point.get("baseline")
+            base = by_id.get(point.baseline)
+            row["baseline"] = point.baseline
             if base is None or base["state"] != "finished" or row["state"] != "finished":
                 continue
             for name in COMPARED + tuple(k for k in row if k.endswith((".wire_bytes_total", ".exposed_ms"))):
@@ -331,12 +303,11 @@ def write_csv(sweep, path):
     write_atomic(path, out.getvalue())
 
 
-def make_reports(folder, build):
+def make_reports(sweep, build):
     """Runs `report` where a run has metrics newer than its page. Returns what went wrong, for one warning."""
     program, problems = os.path.join(build, "report"), []
-    runs = os.path.join(folder, "runs")
-    for name in folders_in(runs):
-        run = os.path.join(runs, name, "run")
+    for point in sweep.points():
+        run = sweep.run_dir(point.id)
         metrics, page = os.path.join(run, "metrics.jsonl"), os.path.join(run, "report.html")
         if not os.path.exists(metrics) or os.path.exists(page) and os.path.getmtime(page) >= os.path.getmtime(metrics):
             continue
@@ -344,13 +315,13 @@ def make_reports(folder, build):
             return [f"{program} is missing: no reports of single runs"]
         done = subprocess.run([program, run, "--output", page], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            problems.append(f"report {name}: {(done.stderr or done.stdout).strip()}")
+            problems.append(f"report {point.id}: {(done.stderr or done.stdout).strip()}")
     return problems
 
 
 def collect(folder, reports=True):
     """Writes results.csv and index.html into the folder of a sweep, whatever state its points are in, and says so."""
-    for warning in make_reports(folder, build_folder())[:3] if reports else []:
+    for warning in make_reports(sweep_store.Sweep(folder), build_folder())[:3] if reports else []:
         print(f"warning: {warning}", file=sys.stderr)
     sweep = Sweep(folder)
     write_csv(sweep, os.path.join(folder, "results.csv"))

@@ -21,9 +21,8 @@ DRY_RUN_LIMIT_S = 120
 
 
 def facts_of(plan, points, created):
-    return {"format": FORMAT, "name": plan.name, "about": plan.about, "paper": plan.paper, "kind": plan.kind, "launcher": plan.launcher,
-            "axes": [{"key": key, "values": values} for key, values in plan.axes], "baseline": plan.baseline,
-            "created": created, "plan_text": plan.text, "points": [p.facts() for p in points]}
+    return {"format": FORMAT, "name": plan.name, "paper": plan.paper, "launcher": plan.launcher, "created": created, "plan_text": plan.text,
+            "points": [dict(vars(p)) for p in points]}
 
 
 def program(build, name="train"):
@@ -65,8 +64,6 @@ def write_point(sweep, point, build):
     """The folder of a point; what its runs have left is kept."""
     folder = sweep.folder(point.id)
     os.makedirs(folder, exist_ok=True)
-    facts = point.facts()
-    write_atomic(os.path.join(folder, "point.json"), json.dumps({k: v for k, v in facts.items() if k != "config"}, indent=1) + "\n")
     write_atomic(os.path.join(folder, "config.json"), config_text(sweep, point))
     if point.launcher["kind"] in LOCAL_KINDS:
         write_atomic(os.path.join(folder, "job.sh"), job_text(sweep, point, build), 0o755)
@@ -148,7 +145,7 @@ def create(plan, directory, build, say=print):
                     shutil.rmtree(old.folder(point.id), ignore_errors=True)
             sweep = Sweep(directory)
             for point in sweep.points():
-                if not os.path.exists(sweep.path(point.id, "point.json")):  # removed by hand
+                if not os.path.exists(sweep.path(point.id, "config.json")):  # removed by hand
                     write_point(sweep, point, build)
             check(sweep, sweep.points(), build)
     except OSError as e:

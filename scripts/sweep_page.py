@@ -53,16 +53,14 @@ class FromCsv(sweep_collect.Sweep):
 
     def __init__(self, folder):
         self.read(folder)
-        if not self.plan:
-            raise PageError(f"{folder}: plan.json is missing or unreadable")
         try:
             with open(os.path.join(folder, "results.csv"), encoding="utf-8", newline="") as f:
                 rows = {r["id"]: {k: r[k] if k in ("id", "baseline", "reason") else value_of(r[k]) for k in r} for r in csv.DictReader(f)}
         except OSError as e:
             raise PageError(f"{folder}: no results.csv ({e.strerror}); run `scripts/sweep collect` first") from None
-        if set(rows) != {p["id"] for p in self.points}:
+        if set(rows) != {p.id for p in self.points}:
             raise PageError(f"{folder}: results.csv is not of these points; run `scripts/sweep collect` again")
-        self.rows = [rows[p["id"]] for p in self.points]
+        self.rows = [rows[p.id] for p in self.points]
         self.choose_loss()
 
 
@@ -190,10 +188,6 @@ def first_lines(paper, claims, points, seeds):
     return "".join(f"- {line}\n" for line in [*lines, "The network is emulated, and its rate was set so that it takes the share of a step that the paper's numbers imply: directions are tested, sizes are not."])
 
 
-def config_of(point):
-    return point.get("config") if isinstance(point.get("config"), dict) else {}
-
-
 def among(values):
     """Distinct values as words, in order."""
     out = list(dict.fromkeys(str(v) for v in values if v is not None))
@@ -202,12 +196,10 @@ def among(values):
 
 def our_setup(sweep):
     """What ran, out of the configurations of the points."""
-    configs = [config_of(p) for p in sweep.points]
-
     def each(key, default=None):
-        return among(c.get(key, default) for c in configs)
+        return among(p.config.get(key, default) for p in sweep.points)
 
-    launchers = [p.get("launcher", {}) for p in sweep.points]
+    launchers = [p.launcher for p in sweep.points]
     rows = [
         ("model", f"GPT, {each('num_layers')} blocks of {each('hidden_size')}, sequences of {each('seq_length')}, {each('tokenizer')} tokens ({each('vocab_size')})"),
         ("layout",

@@ -100,9 +100,6 @@ class Point:
     baseline: str = None  # id of the point that it is compared with; its own id: it is one; None: none
     config: dict = dataclasses.field(default_factory=dict)    # the whole configuration, flat, without run_dir
 
-    def facts(self):
-        return dict(vars(self))
-
     def identity(self):
         """What makes it another run: its configuration and where it runs, not for how long or how many beside it."""
         where = {k: self.launcher.get(k) for k in ("kind", "ranks", "hosts", "rate", "nodes", "ranks_per_node", "gpus_per_node")}
@@ -113,12 +110,10 @@ class Point:
 
 
 class Plan:
-    def __init__(self, path, text, value, axes, points):
-        self.path, self.text = path, text  # text: the file as it is
-        self.name, self.about, self.paper = value["name"], value.get("about", ""), value.get("paper")
+    def __init__(self, path, text, value, points):
+        self.path, self.text, self.points = path, text, points  # text: the file as it is
+        self.name, self.paper = value["name"], value.get("paper")
         self.launcher = {"kind": "local", "ranks": 1, **(value.get("launcher") or {})}
-        self.kind, self.baseline = self.launcher["kind"], value.get("baseline", {})
-        self.axes, self.points = axes, points  # axes: [(key as spelled, [values])]
 
 
 class Expansion:
@@ -446,5 +441,4 @@ def read(path, shown=None):
     check_equal(ex, points)
     find_baselines(ex, points)
     ex.done()
-    listed = [(k, [row[k]["name"] if k == "list" else row[k] for row in rows]) for names, rows in axes for k in names]
-    return Plan(path, text, value, listed, points)
+    return Plan(path, text, value, points)

@@ -3,7 +3,7 @@
 #   DIR/plan.json                 the plan as it was given
 #   DIR/sweep.json                the expanded points, written whole by `create`: the truth from then on
 #   DIR/runner.lock               held (flock) by whoever starts runs; says who that is
-#   DIR/runs/<id>/point.json      what this point is          config.json  the whole configuration: `train --config` repeats the run
+#   DIR/runs/<id>/config.json     the whole configuration: `train --config` repeats the run
 #   DIR/runs/<id>/job.sh          runs it by hand             log.txt      what every attempt printed
 #   DIR/runs/<id>/status.json     where it stands             run/         run_dir of `train`
 #   DIR/runs/<id>/cancelled       there: it is not started (again) until `sweep resume`

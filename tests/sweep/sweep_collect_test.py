@@ -151,8 +151,8 @@ class Rows(Folder):
         self.point("002", {"a": 2}, [update(1, 5.0, 10.0)], state="failed", reason="exit 74: disk full\nsecond line")
         self.point("003", {"a": 3}, state="init")
         os.unlink(os.path.join(self.dir, "runs", "003", "status.json"))
-        with open(os.path.join(self.dir, "sweep.json"), "w", encoding="utf-8") as f:
-            json.dump({"points": [{"id": "004", "axes": {"a": 4}, "seed": 7}]}, f)  # its folder is not made yet
+        self.point("004", {"a": 4})
+        shutil.rmtree(os.path.join(self.dir, "runs", "004"))  # it is not made yet
         with open(os.path.join(self.dir, "runs", "002", "run", "status.json"), "w", encoding="utf-8") as f:
             f.write("{half")
         rows = self.collect()
@@ -177,6 +177,7 @@ class Comparisons(Folder):
     def grid(self, axes, seeds=(7,), numbers=None, baseline=None, states=None):
         """All points of a grid; numbers(axes) -> (loss, ms, bytes)."""
         self.plan.update({"grid": axes, "seeds": list(seeds), "baseline": baseline or {}})
+        self.points.clear()
         ids = {}
         for n, choice in enumerate(itertools.product(*axes.values(), seeds), 1):
             ids[choice] = f"{n:03d}-" + "-".join(str(c) for c in choice)

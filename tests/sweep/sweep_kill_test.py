@@ -104,7 +104,7 @@ class Killed(SweepCase):
         self.assertEqual(len(self.ids()), 30)
         self.assertEqual(self.states(), ["init"] * 30)
         for id_ in self.ids():
-            for name in ("point.json", "config.json", "job.sh"):
+            for name in ("config.json", "job.sh"):
                 self.assertGreater((self.out / "runs" / id_ / name).stat().st_size, 50, f"{id_}/{name}")
 
 

@@ -63,23 +63,20 @@ class Folder(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="sweep-collect-")
         self.addCleanup(shutil.rmtree, self.dir)
-        self.plan = {"name": "made", "about": "by hand"}
+        self.plan, self.points = {"name": "made", "about": "by hand"}, {}
 
     def point(self, id_, axes, lines=(), state="finished", baseline=None, report=False, raw="", **status):
         where = os.path.join(self.dir, "runs", id_)
         os.makedirs(os.path.join(where, "run"))
-        with open(os.path.join(where, "point.json"), "w", encoding="utf-8") as f:
-            json.dump(
-                {
-                    "id": id_,
-                    "axes": axes,
-                    "seed": axes.get("seed", 7),
-                    "baseline": baseline,
-                    "launcher": {"kind": "lab", "ranks": 4, "hosts": 2, "rate": "1gbit"},
-                    "config": {"num_layers": 3},
-                },
-                f,
-            )
+        self.points[id_] = {
+            "id": id_,
+            "axes": axes,
+            "seed": axes.get("seed", 7),
+            "baseline": baseline,
+            "launcher": {"kind": "lab", "ranks": 4, "hosts": 2, "rate": "1gbit"},
+            "config": {"num_layers": 3},
+        }
+        self.write()
         with open(os.path.join(where, "status.json"), "w", encoding="utf-8") as f:
             json.dump({"state": state, "attempts": 1, "code": 0 if state == "finished" else 78, "reason": "", **status}, f)
         if lines or raw:
@@ -89,9 +86,12 @@ class Folder(unittest.TestCase):
             with open(os.path.join(where, "run", "report.html"), "w", encoding="utf-8") as f:
                 f.write("<p>made")
 
+    def write(self):
+        with open(os.path.join(self.dir, "sweep.json"), "w", encoding="utf-8") as f:
+            json.dump({"name": "made", "launcher": {"kind": "lab"}, "plan_text": "// as given\n" + json.dumps(self.plan), "points": list(self.points.values())}, f)
+
     def collect(self):
-        with open(os.path.join(self.dir, "plan.json"), "w", encoding="utf-8") as f:
-            f.write("// as given\n" + json.dumps(self.plan))
+        self.write()
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             out, sys.stdout = sys.stdout, nowhere
             try:

@@ -128,7 +128,7 @@ class Plans(SweepCase):
         self.assertEqual(self.sweep("status", self.here)[0], 78)  # a folder, but no sweep
 
     def test_null_is_the_default(self):
-        self.assertEqual(self.read(launcher=None, baseline=None).kind, "local")
+        self.assertEqual(self.read(launcher=None, baseline=None).launcher["kind"], "local")
 
     def test_order(self):
         plan = self.read(grid={"lr": [1e-3, 2e-3], "@ranks": [1, 2]}, zip={"weight_decay": [0.1, 0.2], "min_lr": [0, 1e-4]},

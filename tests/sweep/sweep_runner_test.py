@@ -149,7 +149,6 @@ class Endings(SweepCase):
         (runs / ids[4] / "config.json").write_text(json.dumps({**config, "train_iters": 13}))
         shutil.rmtree(runs / ids[4] / "run")
         os.unlink(runs / ids[5] / "config.json")
-        os.unlink(runs / ids[5] / "point.json")
         (runs / ids[5] / ".status.json.half").write_text("{")
         code, out, err = self.sweep("run", self.out)
         self.assertEqual(code, 1, out + err)

@@ -81,12 +81,7 @@ void BatchLoader::run() {
       for (int64_t s = 0; s < steps && go; ++s) {
         const auto [first, rows] =
             micro_batch_samples(consumed, size, plan_.micro_batch, plan_.dp_size, plan_.dp_rank, s);
-        Batch batch = load(first, rows);
-        batch.consumed = consumed;
-        batch.global_batch = size;
-        batch.micro = s;
-        batch.micro_steps = steps;
-        go = push(std::move(batch));
+        go = push(load(first, rows));
       }
       consumed += size;
     }

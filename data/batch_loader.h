@@ -25,8 +25,6 @@ struct Batch {
   // Within the row: the first input that a token sees, and its position; empty where the rules reset neither.
   std::vector<int32_t> first_keys, positions;
   std::vector<int64_t> sample_ids;  // [rows]: first_sample, first_sample + 1, ...
-  // Its place: micro-step `micro` of `micro_steps` of the global batch that begins after `consumed` samples.
-  int64_t consumed = 0, global_batch = 0, micro = 0, micro_steps = 0;
 };
 
 // Tokens of it that count in the loss.

@@ -2,25 +2,24 @@
 """Training speed beside PyTorch on this machine: the same work in turn, in one run, as a Markdown table.
 
   scripts/compare_pytorch.py step [--python PYTHON] [--peer FILE] [--rounds 2] [SHAPE ...]
-      One process, shapes (default: char 124m) in fp32 and bf16, beside eager and compiled PyTorch. PYTHON needs torch; FILE times a
+      One process, shapes (default: char 124m) in fp32 and bf16, beside eager and compiled PyTorch. FILE times a
       GPT-2 step and prints tok/s=... (default ../shared/peers/pytorch_step.py). The ratio is ours / the faster of both.
-  scripts/compare_pytorch.py ddp [--venv DIR] [--peer FILE] [--rounds 3] [--out FILE.md] [key=value ...]
+  scripts/compare_pytorch.py ddp [--python PYTHON] [--peer FILE] [--rounds 3] [--out FILE.md] [key=value ...]
       Data parallel beside PyTorch DDP over gloo, on two emulated hosts (scripts/lab, root): model `char`, fp32, one thread and core per rank;
       micro batch 8 at 10gbit, 1gbit and 100mbit, micro batch 1 at 1gbit. key=value is passed to `bench step` (default
-      zero_optimization.stage=1, whose all-gather may hide under the next forward). DIR: a virtual environment with torch and numpy, made if
-      missing (default .venv). FILE: default ../shared/peers/pytorch_ddp.py.
+      zero_optimization.stage=1, whose all-gather may hide under the next forward). FILE: default ../shared/peers/pytorch_ddp.py.
+PYTHON needs torch (and numpy for ddp), such as that of a virtual environment.
 """
 import argparse
 import collections
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from measured import ROOT, emulated, ends, fail, json_lines, machine, need, output, read_cells, table
+from measured import ROOT, emulated, ends, fail, json_lines, machine, need, need_torch, output, read_cells, table
 from sweep_store import write_atomic
 
 SHAPES = {"char": (64, 256, 4), "124m": (1, 1024, 5), "tiny": (16, 64, 40), "30m": (4, 512, 8)}  # batch, length, steps
@@ -31,8 +30,6 @@ def step(o):
     bench, threads = need("bench")[0], str(len(os.sched_getaffinity(0)))
     if unknown := [s for s in o.more if s not in SHAPES]:
         fail(f"no shape {unknown[0]}; there are {', '.join(SHAPES)}", 64)
-    if subprocess.run([o.python, "-c", "import torch"], capture_output=True, check=False).returncode:
-        fail(f"{o.python} has no torch; give --python of a virtual environment that has")
     rows = []
     for shape in o.more or ["char", "124m"]:
         batch, length, steps = (str(n) for n in SHAPES[shape])
@@ -81,11 +78,6 @@ def theirs(lab, o, batch, steps, work):
 def ddp(o):
     need("bench", build=os.path.join(ROOT, "build"))
     o.keys = o.more or ["zero_optimization.stage=1"]
-    o.python = os.path.abspath(os.path.join(o.venv, "bin", "python"))
-    if not os.access(o.python, os.X_OK):
-        output([sys.executable, "-m", "venv", o.venv])
-    if subprocess.run([o.python, "-c", "import torch, numpy"], capture_output=True, check=False).returncode:
-        output([o.python, "-m", "pip", "install", "-q", "torch", "numpy"])
     rows = []
     with emulated() as lab, tempfile.TemporaryDirectory() as work:
         for batch, rate, steps in SETTINGS:
@@ -115,7 +107,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("what", choices=("step", "ddp"))
     options.add_argument("more", nargs="*", metavar="SHAPE | key=value")
-    for name, default in (("--python", "python3"), ("--venv", os.path.join(ROOT, ".venv")), ("--peer", None), ("--out", None)):
+    for name, default in (("--python", "python3"), ("--peer", None), ("--out", None)):
         options.add_argument(name, default=default)
     options.add_argument("--rounds", type=int)
     o = options.parse_intermixed_args()
@@ -123,6 +115,7 @@ def main():
     o.peer = os.path.abspath(o.peer or os.path.join(ROOT, "..", "shared", "peers", f"pytorch_{o.what}.py"))
     if not os.access(o.peer, os.R_OK):
         fail(f"no peer script {o.peer}; name one with --peer")
+    o.python = need_torch(o.python)
     return {"step": step, "ddp": ddp}[o.what](o)
 
 

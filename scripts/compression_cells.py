@@ -82,8 +82,8 @@ def fortunes_and_manual():
     return {name: found[name] for name in sorted(found, key=lambda name: hashlib.sha256(name.encode()).digest())}
 
 
-def text(folder, build, given=None, percent=95, source=fortunes):
-    """Training and validation text as the quickstart makes them (percent of it, and the rest held out). Returns (keys, facts: bigram, trigram, bytes)."""
+def text(folder, build, given=None, source=fortunes):
+    """Training and validation text as the quickstart makes them (the last 5 % held out). Returns (keys, facts: bigram, trigram, bytes)."""
     where, kind = os.path.join(folder, "text"), "given" if given else source.__name__
 
     def make():
@@ -95,7 +95,7 @@ def text(folder, build, given=None, percent=95, source=fortunes):
             whole = b"".join(source().values())
         if len(whole) < 100000:
             raise CellError(f"the text has {len(whole)} bytes; at least 100000 are needed to learn anything")
-        cut = len(whole) * percent // 100
+        cut = len(whole) * 95 // 100
         for part, content in (("train", whole[:cut]), ("valid", whole[cut:])):
             with open(os.path.join(where, part + ".txt"), "wb") as f:
                 f.write(content)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -111,6 +112,14 @@ def need(*programs, build=None):
     if missing := [p for p in paths if not os.access(p, os.X_OK)]:
         fail(f"{missing[0]} is missing: cmake --build {os.path.dirname(missing[0])} --target {os.path.basename(missing[0])}", 66)
     return paths
+
+
+def need_torch(python):
+    """The whole path of a Python that has torch, or the end of this script."""
+    path = shutil.which(python)
+    if not path or subprocess.run([path, "-c", "import torch"], capture_output=True, check=False).returncode:
+        fail(f"{python} has no torch; give --python of a virtual environment that has")
+    return os.path.abspath(path)
 
 
 class Emulated:

@@ -42,8 +42,8 @@ def shipped(path, folder):
 class Keys:
     """The keys that configurations may have, from the schema that the build writes."""
 
-    def __init__(self, path=SCHEMA):
-        with open(path, encoding="utf-8") as f:
+    def __init__(self):
+        with open(SCHEMA, encoding="utf-8") as f:
             schema = json.load(f)
         self.sections, self.same_as, self.types = set(), {}, {}
         self._walk(schema["properties"], "")

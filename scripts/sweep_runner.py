@@ -149,7 +149,7 @@ class Runner:
         while queue or self.running:
             if self.signals:
                 queue = []
-                self.ask_all("stop")
+                self.stop_all()
                 if self.signals > 1:
                     self.kill_all()
             queue = self.start_what_fits(queue)
@@ -305,9 +305,9 @@ class Runner:
             run.asked, run.asked_at = why, time.monotonic()
             sweep_process.send([run.process.pid], signal.SIGTERM)
 
-    def ask_all(self, why):
+    def stop_all(self):
         for run in self.running.values():
-            self.ask(run, why)
+            self.ask(run, "stop")
 
     def kill(self, run):
         run.hard = True
@@ -359,7 +359,7 @@ class Runner:
 
     def end_all(self):
         """Ends all runs, however the loop ended."""
-        self.ask_all("stop")
+        self.stop_all()
         deadline = time.monotonic() + GRACE_S
         while self.running:
             if time.monotonic() > deadline or self.signals > 1:

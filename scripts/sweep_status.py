@@ -139,25 +139,25 @@ def render(sweep, only=None, width=100):
 class Screen:
     """Draws lines over those of the last drawing; what is said stays above them."""
 
-    def __init__(self, out=sys.stdout):
-        self.out, self.drawn, self.last = out, 0, 0.0
+    def __init__(self):
+        self.drawn, self.last = 0, 0.0
 
     def clear(self):
         if self.drawn:
-            self.out.write(f"\033[{self.drawn}F\033[J")
+            sys.stdout.write(f"\033[{self.drawn}F\033[J")
             self.drawn = 0
 
     def say(self, text):
         self.clear()
-        self.out.write(text + "\n")
-        self.out.flush()
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
     def draw(self, lines):
         size = shutil.get_terminal_size()
         lines = [line[:size.columns - 1] for line in lines[:size.lines - 2]]
         self.clear()
-        self.out.write("".join(line + "\n" for line in lines))
-        self.out.flush()
+        sys.stdout.write("".join(line + "\n" for line in lines))
+        sys.stdout.flush()
         self.drawn = len(lines)
 
 

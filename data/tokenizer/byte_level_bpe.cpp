@@ -118,7 +118,6 @@ class ByteLevelBpe final : public Tokenizer {
   std::optional<int32_t> eod() const override { return eod_; }
   std::span<const int32_t> before_text() const override { return d_.before; }
   std::span<const int32_t> after_text() const override { return d_.after; }
-  std::string name() const override { return "bpe"; }
 
  private:
   // further: what the text begins with belongs to a stretch that began before it.

@@ -48,7 +48,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return vocab_; }
   std::optional<int32_t> eod() const override { return if_set(processor_.eos_id()); }
   std::optional<int32_t> bos() const override { return if_set(processor_.bos_id()); }
-  std::string name() const override { return "sentencepiece"; }
 
  private:
   std::optional<int32_t> if_set(int id) const {

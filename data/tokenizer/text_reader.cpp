@@ -124,7 +124,6 @@ bool ByteSource::append_line(std::string& line, size_t limit) {
 }
 
 bool ParagraphReader::take(size_t bytes, bool ends_document, TextPiece& piece) {
-  piece.line = start_line_;
   piece.starts_document = !std::exchange(document_open_, !ends_document);
   piece.ends_document = ends_document;
   if (bytes == text_.size()) {
@@ -133,7 +132,6 @@ bool ParagraphReader::take(size_t bytes, bool ends_document, TextPiece& piece) {
   } else {
     piece.text = text_.substr(0, bytes);
     text_.erase(0, bytes);
-    start_line_ += static_cast<uint64_t>(std::count(piece.text.begin(), piece.text.end(), '\n'));
   }
   return true;
 }
@@ -145,13 +143,11 @@ bool ParagraphReader::next(TextPiece& piece) {
     if (!source_.append_line(line_, kPieceBytes)) break;
     const bool starts_line = !line_open_;
     line_open_ = line_.back() != '\n' && line_.size() >= kPieceBytes;  // a shorter one ended with the file
-    if (starts_line) ++line_number_;
     if (starts_line && !line_open_ && is_blank(line_)) {
       line_end_.clear();
       if (!text_.empty()) return take(text_.size(), true, piece);
       continue;
     }
-    if (text_.empty()) start_line_ = line_number_;
     text_ += line_end_;
     line_end_ = strip_line_end(line_);
     text_ += line_;

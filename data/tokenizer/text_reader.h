@@ -44,7 +44,7 @@ class ByteSource {
 
 struct TextPiece {
   std::string text;
-  uint64_t line = 0;  // 1-based line on which the piece starts
+  uint64_t line = 0;  // its number from 1, of a .jsonl
   bool starts_document = true;
   bool ends_document = true;  // false: more pieces of the same document follow
 };
@@ -58,7 +58,6 @@ class PieceReader {
 
  protected:
   ByteSource source_;
-  uint64_t line_number_ = 0;
 };
 
 // A .txt: one document per paragraph; paragraphs are separated by blank lines (nothing but spaces, tabs and line ends;
@@ -73,7 +72,6 @@ class ParagraphReader final : public PieceReader {
   bool take(size_t bytes, bool ends_document, TextPiece& piece);
 
   std::string line_, text_, line_end_;
-  uint64_t start_line_ = 0;
   bool line_open_ = false;  // the last part read was not the end of its line
   bool document_open_ = false;
 };
@@ -84,6 +82,9 @@ class LineReader final : public PieceReader {
  public:
   using PieceReader::PieceReader;
   bool next(TextPiece& line) override;
+
+ private:
+  uint64_t line_number_ = 0;
 };
 
 // The strings under `keys` of one line. Throws Error(kBadData): "FILE:LINE: ..." when the line is not a JSON object or

@@ -32,7 +32,6 @@ class ByteTokenizer final : public Tokenizer {
   }
   int64_t vocab_size() const override { return with_eod_ ? kByteEod + 1 : kByteEod; }
   std::optional<int32_t> eod() const override { return with_eod_ ? std::optional(kByteEod) : std::nullopt; }
-  std::string name() const override { return "byte"; }
 
  private:
   bool with_eod_;

@@ -16,8 +16,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids in [0, vocab_size()). Any bytes are accepted: those that are not UTF-8 come back from decode() unchanged where
-  // name() is "byte" or "bpe" (without a normalizer), and as U+FFFD where it is "sentencepiece".
+  // Ids in [0, vocab_size()). Any bytes are accepted: those that are not UTF-8 come back from decode() unchanged of
+  // byte and bpe (without a normalizer), and as U+FFFD of sentencepiece.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   // The same of a further piece of a text that safe_cut() cut: without the blank that some put in front of a text.
   virtual std::vector<int32_t> encode_further(std::string_view piece) const { return encode(piece); }
@@ -32,7 +32,6 @@ class Tokenizer {
   virtual int64_t vocab_size() const = 0;                    // ids 0 .. vocab_size() - 1 exist
   virtual std::optional<int32_t> eod() const = 0;            // the end-of-document token, if the tokenizer has one
   virtual std::optional<int32_t> bos() const { return {}; }  // what a SentencePiece model calls so
-  virtual std::string name() const = 0;                      // "byte" | "bpe" | "sentencepiece"
 };
 
 // Throws Error(kBadData) naming `tokenizer` for the first id that is not in [0, vocab).

@@ -135,7 +135,6 @@ class Letters final : public Tokenizer {
   std::span<const int32_t> after_text() const override { return std::span(around_).last(1); }
   int64_t vocab_size() const override { return 257; }
   std::optional<int32_t> eod() const override { return 256; }
-  std::string name() const override { return "letters"; }
 
  private:
   const std::vector<int32_t> around_{254, 255};

@@ -15,7 +15,6 @@ TEST(ByteTokenizer, IdsAreBytes) {
   EXPECT_EQ(tokenizer->decode(want), all);
   EXPECT_EQ(tokenizer->vocab_size(), 256);
   EXPECT_EQ(tokenizer->eod(), std::nullopt);
-  EXPECT_EQ(tokenizer->name(), "byte");
   expect_error(ExitCode::kBadData, "256", [&] { tokenizer->decode(std::vector<int32_t>{256}); });
 }
 

@@ -21,28 +21,9 @@ Channel::Channel(std::unique_ptr<Communicator> communicator, SiteCompressions co
   TW_CHECK(clock_ != nullptr && counters_ != nullptr && states_ != nullptr);
 }
 
-int64_t Channel::rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const {
-  CommTuning tuning = communicator_->tuning();
-  tuning.checksums = checksums(key);
-  const GroupLane lane = checked(communicator_->lane(), key);
-  rehearse_rounds(lane, rounds, count, key.matrices);
-  lane.place.begin();
-  lane.place.over();
-  // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
-  const int64_t slack = rounds.traits().framed ? rounds.rounds() * (size() - 1) * tuning.small_bytes : 0;
-  return rounds_all_reduce_bytes(rounds, tuning, communicator_->nodes(), size(), rank(), count, key.matrices) + slack;
-}
-
 GroupLane Channel::checked(GroupLane lane, const MessageKey& key) const {
   lane.checksums = checksums(key);
   return lane;
-}
-
-template <typename Verb>
-Task Channel::count(const MessageKey& key, int64_t bytes, bool exact, const Verb& plain) {
-  const GroupLane lane = checked(communicator_->lane(), key);
-  price_->add(bytes, logical_bytes(lane, plain), exact);
-  return nothing(lane);
 }
 
 template <typename Plain, typename Verb>
@@ -69,11 +50,9 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key,
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   const Msg msg = next_message(key, slot);
   if (compression.rounds != nullptr) {
-    if (price_ == nullptr)
-      return rounds_all_reduce(work != nullptr ? communicator_->lane_of(*work) : checked(communicator_->lane(), key),
-                               round_call(compression, msg, slot, work != nullptr), data);
-    return count(key, rounds_bytes(*compression.rounds, key, data.count()), !compression.rounds->traits().framed,
-                 plain);
+    const RoundCall rounds = round_call(compression, msg, slot, work != nullptr);
+    const auto verb = [&](const GroupLane& lane) { return rounds_all_reduce(lane, rounds, data); };
+    return carry(key, plain, !rounds.codec->traits().framed, verb, work);
   }
   const CodedCall first = call(compression, false, key, msg, slot, work != nullptr),
                   back = call(compression, true, key, msg, slot, work != nullptr);
@@ -100,12 +79,11 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const Msg msg = next_message(key, slot);
   if (compression.rounds != nullptr) {
-    if (price_ != nullptr)
-      return count(key, rounds_bytes(*compression.rounds, key, whole.count()), !compression.rounds->traits().framed,
-                   plain);
-    return rounds_reduce_scatter(work != nullptr ? communicator_->lane_of(*work) : checked(communicator_->lane(), key),
-                                 round_call(compression, msg, slot, work != nullptr), whole,
-                                 Bounds(communicator_->pool(), bounds), out, accumulate);
+    const RoundCall rounds = round_call(compression, msg, slot, work != nullptr);
+    const auto verb = [&](const GroupLane& lane) {
+      return rounds_reduce_scatter(lane, rounds, whole, Bounds(lane.pool(), bounds), out, accumulate);
+    };
+    return carry(key, plain, !rounds.codec->traits().framed, verb, work);
   }
   const RuleAlgorithm way = way_of(compression);
   const CodedCall first = call(compression, false, key, msg, slot, work != nullptr);

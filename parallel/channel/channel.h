@@ -152,15 +152,12 @@ class Channel {
   // nodes are for the host's transports.)
   bool is_proved(const MessageKey& key) const { return checksums(key) == Checksums::kAll; }
   GroupLane checked(GroupLane lane, const MessageKey& key) const;
-  template <typename Verb>
-  Task count(const MessageKey& key, int64_t bytes, bool exact, const Verb& plain);
   RuleAlgorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
   const SiteCompression& compression_of(const MessageKey& key) const {
     const SiteCompression& main = compression_at(*compression(key), clock_->step);
     const CodingWay way = clock_->ways[static_cast<size_t>(main.site)];
     return key.awaited && way == CodingWay::kLight ? main : coded_by(main, way);
   }
-  int64_t rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const;
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
   // Of contributions, or of the sums behind them.

@@ -143,6 +143,7 @@ RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg
   call.stats = &counters_->compression;
   call.counters = counters_;
   call.site = communicator_->site();
+  if (price_ != nullptr) return call;
   DevicePlace place;
   if (on_device) {
     DeviceTraffic& traffic = communicator_->device()->traffic();

@@ -116,7 +116,8 @@ Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter
 Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds);
 
 // Codecs whose payloads add up. `residual` [whole.count()] fp32, or empty: added to the input, replaced by this rank's
-// own error. data / whole: fp32.
+// own error. data / whole: fp32. A rehearsal needs codec and msg.matrices alone, and of framed codecs counts the most
+// that they may send.
 struct RoundCall {
   const RoundCodec* codec = nullptr;
   CompressionState* state = nullptr;
@@ -132,13 +133,5 @@ struct RoundCall {
 };
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data);
 Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate);
-
-// Bytes that member `me` hands to the transport, exactly (framed codecs: at most). nodes: of each member; empty: all on
-// one.
-// rehearse_rounds: tells who watches the lane of the same exchanges.
-void rehearse_rounds(const GroupLane& lane, const RoundCodec& codec, int64_t count,
-                     std::span<const MatrixShape> matrices);
-int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
-                                int members, int me, int64_t count, std::span<const MatrixShape> matrices);
 
 }  // namespace thinwire

@@ -153,71 +153,57 @@ void queue_rounds(GroupLane lane, RoundCall call, View whole, int64_t first, Vie
   call.counters->logical_bytes += logical;  // what was sent is counted as such
 }
 
+// What the rounds of an all-reduce would send; a scatter sends no more.
+Task rehearse(GroupLane lane, RoundCall call, int64_t count) {
+  const RoundCodec& codec = *call.codec;
+  Rehearsal& rehearsal = *lane.rehearsal;
+  if (rehearsal.watch != nullptr) rehearsal.watch->rounds(codec, count);
+  // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
+  if (codec.traits().framed) rehearsal.bytes += codec.rounds() * (lane.size() - 1) * lane.tuning->small_bytes;
+  Msg msg;
+  msg.matrices = call.msg.matrices;
+  msg.ranks = lane.size();
+  msg.rank = lane.me;
+  const std::unique_ptr<CompressionState> state = codec.make_state(count, msg.matrices);
+  for (int r = 0; r < codec.rounds(); ++r) {
+    const Round round = codec.round(r, msg, count, *state);
+    const View payload = nowhere(round.dtype, codec.bound(r, count, lane.size(), msg.matrices));
+    const RehearsedBlocks block(rehearsal.watch, {static_cast<int64_t>(payload.bytes())});
+    Task reduce = plain_all_reduce(lane, payload, kind_of(round.reduction));
+    co_await reduce;
+  }
+}
+
+// Without bounds an all-reduce.
+Task run_rounds(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate) {
+  const bool scatters = bounds.count() > 0;
+  if (lane.rehearsal != nullptr) {
+    Task told = rehearse(lane, call, whole.count());
+    co_await told;
+    co_return;
+  }
+  const int64_t logical = logical_bytes(lane, [&](const GroupLane& plain) {
+    return scatters
+               ? plain_reduce_scatter(plain, whole, Bounds(lane.pool(), group_of(lane, bounds).bounds), whole, false)
+               : plain_all_reduce(plain, whole, ReduceKind::kSum);
+  });
+  if (lane.device != nullptr) {
+    queue_rounds(lane, call, whole, scatters ? bounds[lane.me] : 0, out, accumulate, logical);
+    co_return;
+  }
+  const CounterScope tally(lane, call.counters, logical);
+  Task task = perform(lane, call, whole, scatters ? &bounds : nullptr, out, accumulate);
+  co_await task;
+}
+
 }  // namespace
 
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data) {
-  const int64_t logical =
-      logical_bytes(lane, [&](const GroupLane& plain) { return plain_all_reduce(plain, data, ReduceKind::kSum); });
-  if (lane.device != nullptr) {
-    queue_rounds(lane, call, data, 0, data, false, logical);
-    co_return;
-  }
-  const CounterScope tally(lane, call.counters, logical);
-  Task task = perform(lane, call, data, nullptr, data, false);
-  co_await task;
+  return run_rounds(lane, call, data, Bounds(), data, false);
 }
 
 Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate) {
-  const int64_t logical = logical_bytes(lane, [&](const GroupLane& plain) {
-    return plain_reduce_scatter(plain, whole, Bounds(lane.pool(), group_of(lane, bounds).bounds), whole, false);
-  });
-  if (lane.device != nullptr) {
-    queue_rounds(lane, call, whole, bounds[lane.me], out, accumulate, logical);
-    co_return;
-  }
-  const CounterScope tally(lane, call.counters, logical);
-  Task task = perform(lane, call, whole, &bounds, out, accumulate);
-  co_await task;
-}
-
-namespace {
-
-// Calls each(elements, dtype, kind) for the all-reduce of every round.
-template <typename Each>
-void for_each_round(const RoundCodec& codec, int members, int me, int64_t count, std::span<const MatrixShape> matrices,
-                    const Each& each) {
-  Msg msg;
-  msg.matrices = matrices;
-  msg.ranks = members;
-  msg.rank = me;
-  const std::unique_ptr<CompressionState> state = codec.make_state(count, matrices);
-  for (int r = 0; r < codec.rounds(); ++r) {
-    const Round round = codec.round(r, msg, count, *state);
-    each(codec.bound(r, count, members, matrices), round.dtype, kind_of(round.reduction));
-  }
-}
-
-}  // namespace
-
-int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
-                                int members, int me, int64_t count, std::span<const MatrixShape> matrices) {
-  int64_t bytes = 0;
-  for_each_round(codec, members, me, count, matrices, [&](int64_t elements, DType dtype, ReduceKind kind) {
-    bytes += all_reduce_bytes(tuning, nodes, members, me, elements, dtype, kind);
-  });
-  return bytes;
-}
-
-void rehearse_rounds(const GroupLane& lane, const RoundCodec& codec, int64_t count,
-                     std::span<const MatrixShape> matrices) {
-  if (lane.core->rehearsal_watch == nullptr) return;
-  lane.core->rehearsal_watch->rounds(codec, count);
-  for_each_round(codec, lane.size(), lane.me, count, matrices, [&](int64_t elements, DType dtype, ReduceKind kind) {
-    const View data = nowhere(dtype, elements);
-    const RehearsedBlocks payload(lane.core->rehearsal_watch, {static_cast<int64_t>(data.bytes())});
-    static_cast<void>(rehearsed_bytes(
-        lane, [&](const GroupLane& same) { return plain_all_reduce(same, data, kind); }, true));
-  });
+  return run_rounds(lane, call, whole, std::move(bounds), out, accumulate);
 }
 
 }  // namespace thinwire

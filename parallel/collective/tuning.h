@@ -20,23 +20,16 @@ struct NodeGrid {
 NodeGrid node_grid(std::span<const int> nodes, int members);
 
 // kDirect, kRing or kTwoLevel: what the configuration names if the group can do it (two levels need a two_level() grid,
-// and a sum), otherwise by the table.
+// and a sum), otherwise by ranks and bytes (of the whole vector).
 Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members, int64_t bytes,
                            ReduceKind kind = ReduceKind::kSum);
 
-// Bytes that member `me` would send: the verb runs on a lane without an engine, where a route is added up instead of
-// run. So a price cannot differ from what is sent.
-// watched: whoever watches the lane's Progress (rehearsal.h) is told.
+// Bytes that this member would send: the verb runs on the lane as it is, but its routes are added up instead of run. So
+// a price cannot differ from what is sent. watched: whoever watches the lane's Progress (rehearsal.h) is told.
 int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb, bool watched = false);
 // The same without the checksums that messages carry: what a coded operation is compared with.
 int64_t logical_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb);
-int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me,
-                        const std::function<Task(const GroupLane& lane)>& verb);
 // What a rehearsed verb is handed as data: nobody looks behind it.
 View nowhere(DType dtype, int64_t count);
-
-// Of a plain all-reduce, with the algorithm that choose_algorithm gives.
-int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me, int64_t count,
-                         DType dtype, ReduceKind kind = ReduceKind::kSum);
 
 }  // namespace thinwire

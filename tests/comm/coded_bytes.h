@@ -1,14 +1,52 @@
-// The bytes that compressed verbs make a rank send, by rehearsal, for comparison with what is counted. nullptr:
+// The bytes that verbs make a rank send, by rehearsal, for comparison with what is counted. nullptr:
 // uncoded.
 #pragma once
 
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "parallel/collective/coded.h"
 #include "parallel/collective/tuning.h"
+#include "parallel/collective/two_level.h"
 
 namespace thinwire {
+
+// Of member `me` of a group that has no engine.
+inline int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me,
+                               const std::function<Task(const GroupLane& lane)>& verb) {
+  struct Pool {
+    BlockPool* pool = BlockPool::create();
+    ~Pool() { pool->retire(); }
+  } const own;
+  Rehearsal rehearsal{.pool = *own.pool};
+  GroupLane lane;
+  lane.rehearsal = &rehearsal;
+  const Scratch<int> ranks(lane.pool(), members);
+  lane.ranks = {ranks.data(), static_cast<size_t>(members)};
+  lane.nodes = nodes;
+  lane.me = me;
+  lane.tuning = &tuning;
+  lane.checksums = tuning.checksums;
+  return rehearsed_bytes(lane, verb);
+}
+
+// Of a plain all-reduce, with the algorithm that choose_algorithm gives.
+inline int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me,
+                                int64_t count, DType dtype, ReduceKind kind = ReduceKind::kSum) {
+  return rehearsed_bytes(tuning, nodes, members, me,
+                         [&](const GroupLane& lane) { return plain_all_reduce(lane, nowhere(dtype, count), kind); });
+}
+
+inline int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
+                                       int members, int me, int64_t count, std::span<const MatrixShape> matrices) {
+  RoundCall call;
+  call.codec = &codec;
+  call.msg.matrices = matrices;
+  return rehearsed_bytes(tuning, nodes, members, me, [&](const GroupLane& lane) {
+    return rounds_all_reduce(lane, call, nowhere(DType::f32, count));
+  });
+}
 
 inline CodedCall call_of(const Coder* coder) {
   CodedCall call;

@@ -3,8 +3,7 @@
 #include <limits>
 #include <mutex>
 
-#include "parallel/collective/coded.h"
-#include "parallel/collective/tuning.h"
+#include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire::coded_rounds_test {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "parallel/collective/tuning.h"
+#include "tests/comm/coded_bytes.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire::collectives_test {

@@ -6,9 +6,8 @@
 #include <cmath>
 #include <mutex>
 
-#include "parallel/collective/coded.h"
 #include "parallel/collective/pieces.h"
-#include "parallel/collective/tuning.h"
+#include "tests/comm/coded_bytes.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire::two_level_test {

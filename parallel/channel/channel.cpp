@@ -36,10 +36,10 @@ Task Channel::carry(const MessageKey& key, const Plain& plain, bool exact, const
   return nothing(lane);
 }
 
-RuleAlgorithm Channel::way_of(const SiteCompression& compression) const {
+Algorithm Channel::way_of(const SiteCompression& compression) const {
   const RuleAlgorithm way = compression.rule.algorithm;
   const bool levels = way == RuleAlgorithm::kTwoLevel && node_grid(communicator_->nodes(), size()).two_level();
-  return levels || way == RuleAlgorithm::kRing ? way : RuleAlgorithm::kDirect;
+  return levels ? Algorithm::kTwoLevel : way == RuleAlgorithm::kRing ? Algorithm::kRing : Algorithm::kDirect;
 }
 
 Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key, DeviceWork* work) {
@@ -56,13 +56,9 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key,
   }
   const CodedCall first = call(compression, false, key, msg, slot, work != nullptr),
                   back = call(compression, true, key, msg, slot, work != nullptr);
-  const RuleAlgorithm way = way_of(compression);
-  const auto verb = [&](const GroupLane& lane) {
-    // The hop between nodes and the way back pack different elements: they share a state.
-    if (way == RuleAlgorithm::kTwoLevel) return coded_two_level_all_reduce(lane, first, back, back, data);
-    if (way == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
-    return coded_all_reduce(lane, first, back, data);
-  };
+  const Algorithm way = way_of(compression);
+  // The hop between nodes and the way back pack different elements: they share a state.
+  const auto verb = [&](const GroupLane& lane) { return coded_all_reduce(lane, first, back, data, way, back); };
   return carry(key, plain, !is_framed(first.coder) && !is_framed(back.coder), verb, work);
 }
 
@@ -85,17 +81,12 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
     };
     return carry(key, plain, !rounds.codec->traits().framed, verb, work);
   }
-  const RuleAlgorithm way = way_of(compression);
+  const Algorithm way = way_of(compression);
   const CodedCall first = call(compression, false, key, msg, slot, work != nullptr);
   CodedCall inter;
-  if (way == RuleAlgorithm::kTwoLevel) inter = call(compression, true, key, msg, slot, work != nullptr);
+  if (way == Algorithm::kTwoLevel) inter = call(compression, true, key, msg, slot, work != nullptr);
   const auto verb = [&](const GroupLane& lane) {
-    Bounds kept(lane.pool(), bounds);
-    if (way == RuleAlgorithm::kTwoLevel)
-      return coded_two_level_reduce_scatter(lane, first, inter, whole, std::move(kept), out, accumulate);
-    if (way == RuleAlgorithm::kRing)
-      return coded_ring_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
-    return coded_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
+    return coded_reduce_scatter(lane, first, whole, Bounds(lane.pool(), bounds), out, accumulate, way, inter);
   };
   return carry(key, plain, !is_framed(first.coder) && !is_framed(inter.coder), verb, work);
 }
@@ -116,15 +107,14 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
   const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const CodedCall first = call(compression, false, key, next_message(key, slot), slot, work != nullptr);
-  const bool named = way_of(compression) == RuleAlgorithm::kTwoLevel;
+  const bool named = way_of(compression) == Algorithm::kTwoLevel;
   const int64_t bytes = static_cast<int64_t>(payload_bytes(first.coder, whole.count(), whole.dtype));
   const auto verb = [&](const GroupLane& lane) {
-    Bounds kept(lane.pool(), bounds);
     // Payloads are forwarded as they are: in two levels they cross nodes once, and the bits stay.
     const bool levels = named || choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes) ==
                                      Algorithm::kTwoLevel;
-    return levels ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
-                  : coded_all_gather(lane, first, mine, whole, std::move(kept));
+    return coded_all_gather(lane, first, mine, whole, Bounds(lane.pool(), bounds),
+                            levels ? Algorithm::kTwoLevel : Algorithm::kDirect);
   };
   return carry(key, plain, !is_framed(first.coder), verb, work);
 }

@@ -152,7 +152,7 @@ class Channel {
   // nodes are for the host's transports.)
   bool is_proved(const MessageKey& key) const { return checksums(key) == Checksums::kAll; }
   GroupLane checked(GroupLane lane, const MessageKey& key) const;
-  RuleAlgorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
+  Algorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
   const SiteCompression& compression_of(const MessageKey& key) const {
     const SiteCompression& main = compression_at(*compression(key), clock_->step);
     const CodingWay way = clock_->ways[static_cast<size_t>(main.site)];

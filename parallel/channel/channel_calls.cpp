@@ -61,7 +61,7 @@ void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use, std:
   if (states.rounds) round_call(*compression, Msg{}, slot, there);
   if (states.first) call(*compression, false, key, Msg{}, slot, there);
   if (states.sums) call(*compression, true, key, Msg{}, slot, there);
-  if (!states_->over_data() || way_of(*compression) == RuleAlgorithm::kTwoLevel) return;
+  if (!states_->over_data() || way_of(*compression) == Algorithm::kTwoLevel) return;
   slot.me = rank();
   slot.owners.assign(bounds.begin(), bounds.end());
   const int64_t unit = common_unit(compression->first.get(), compression->sums.get());

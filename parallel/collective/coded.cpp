@@ -256,20 +256,28 @@ Task convert_alone(GroupLane, View from, View to) {
   co_return;
 }
 
-Task coded_gather(const GroupLane& lane, const CodedCall& call, View mine, View whole, const Bounds& bounds,
-                  Algorithm algorithm, SendQueue* queue) {
-  if (lane.size() == 1) return convert_alone(lane, mine, whole);
-  return route_all_gather(lane, call, group_of(lane, bounds), mine, whole, algorithm, queue);
-}
-
-}  // namespace
-
+// A group of one: the sum is the contribution.
 Task reduce_alone(GroupLane, View whole, View out, bool accumulate) {
   const void* source = whole.data;
   if (whole.count() > 0 && (accumulate || out.data != source || out.dtype != whole.dtype))
     combine_in_rank_order(ReduceKind::kSum, whole.dtype, &source, 1, out.dtype, out.data, whole.count(), accumulate);
   co_return;
 }
+
+// Bounds are read at once.
+Task ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, View whole, const Bounds& bounds, View out,
+                         bool accumulate) {
+  RouteRun run = summing(lane, lane.size(), call, whole.dtype);
+  run.dtypes[1] = sum_dtype(call.coder, whole.dtype);
+  run.whole = whole;
+  run.out = out;
+  run.accumulate = accumulate;
+  const RouteGroup group = group_of(lane, bounds);
+  ring_reduce_scatter_route(run, group, go_around(run, group), call.in_place);
+  return run_route(lane, std::move(run));
+}
+
+}  // namespace
 
 Task direct_reduce_scatter(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View whole, View out,
                            int64_t at, bool accumulate) {
@@ -278,19 +286,6 @@ Task direct_reduce_scatter(const GroupLane& lane, const CodedCall& call, const R
   run.out = out;
   run.accumulate = accumulate;
   direct_reduce_scatter_route(run, group, at);
-  return run_route(lane, std::move(run));
-}
-
-Task coded_ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, View whole, const Bounds& bounds, View out,
-                               bool accumulate) {
-  if (lane.size() == 1) return reduce_alone(lane, whole, out, accumulate);
-  RouteRun run = summing(lane, lane.size(), call, whole.dtype);
-  run.dtypes[1] = sum_dtype(call.coder, whole.dtype);
-  run.whole = whole;
-  run.out = out;
-  run.accumulate = accumulate;
-  const RouteGroup group = group_of(lane, bounds);
-  ring_reduce_scatter_route(run, group, go_around(run, group), call.in_place);
   return run_route(lane, std::move(run));
 }
 
@@ -336,60 +331,55 @@ Task direct_all_reduce(const GroupLane& lane, const CodedCall& call, const Coded
   return run_route(lane, std::move(run));
 }
 
-// Rings, two levels, and framed payloads on either way. The gather takes no turn among all-gathers: it would be taken
-// here, behind the scatter, and ranks whose scatters end in another order would wait for each other for ever.
-Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCall back, View data,
-                        Algorithm algorithm) {
-  const bool levels = algorithm == Algorithm::kTwoLevel;
+// --- compressed verbs -------------------------------------------------------------------------------------------
+
+Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate,
+                          Algorithm way, CodedCall between) {
+  if (lane.size() == 1) return reduce_alone(lane, whole, out, accumulate);
+  if (way == Algorithm::kTwoLevel)
+    return two_level_reduce_scatter(lane, call, between, whole, std::move(bounds), out, accumulate);
+  if (way == Algorithm::kRing) return ring_reduce_scatter(lane, call, whole, bounds, out, accumulate);
+  return direct_reduce_scatter(lane, call, group_of(lane, bounds), whole, out, 0, accumulate);
+}
+
+Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds, Algorithm way) {
+  if (lane.size() == 1) return convert_alone(lane, mine, whole);
+  return route_all_gather(lane, call, group_of(lane, bounds), mine, whole, way,
+                          way == Algorithm::kDirect ? lane.gathers : nullptr);
+}
+
+namespace {
+
+// A scatter and a gather, one behind the other: rings, two levels, and framed payloads on either way. The gather takes
+// no turn among all-gathers: it would be taken here, behind the scatter, and ranks whose scatters end in another order
+// would wait for each other for ever.
+Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall between, CodedCall back, View data, Algorithm way) {
+  const bool levels = way == Algorithm::kTwoLevel;
   const Bounds bounds = part_bounds(lane.pool(), data.count(), lane.size(),
-                                    common_unit(call.coder, back.coder, levels ? sums.coder : nullptr));
+                                    common_unit(call.coder, back.coder, levels ? between.coder : nullptr));
   const RouteGroup group = group_of(lane, bounds);
   const Slice own = group.mine();
   const DType sum_type = sum_dtype(back.coder, data.dtype);
   const VerbSpace space(lane, call.in_place ? 0 : own.count * static_cast<int64_t>(size_of(sum_type)));
   const View sum = call.in_place ? part_of(data, own) : View(space.data(), sum_type, {own.count});
-  Task reduce =
-      levels ? coded_two_level_reduce_scatter(lane, call, sums, data, Bounds(lane.pool(), group.bounds), sum, false)
-      : algorithm == Algorithm::kRing ? coded_ring_reduce_scatter(lane, call, data, bounds, sum, false)
-                                      : direct_reduce_scatter(lane, call, group, data, sum, 0, false);
+  Task reduce = coded_reduce_scatter(lane, call, data, Bounds(lane.pool(), group.bounds), sum, false, way, between);
   co_await reduce;
   GroupLane way_back = lane;
   if (call.in_place) way_back.tag = lane.tag + 1;
-  Task spread = route_all_gather(way_back, back, group, sum, data, algorithm);
+  Task spread = route_all_gather(way_back, back, group, sum, data, way);
   co_await spread;
 }
 
-// --- compressed verbs -------------------------------------------------------------------------------------------
+}  // namespace
 
-Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate) {
-  if (lane.size() == 1) return reduce_alone(lane, whole, out, accumulate);
-  return direct_reduce_scatter(lane, call, group_of(lane, bounds), whole, out, 0, accumulate);
-}
-
-Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds) {
-  return coded_gather(lane, call, mine, whole, bounds, Algorithm::kDirect, lane.gathers);
-}
-
-Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data) {
+Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data, Algorithm way,
+                      CodedCall between) {
   if (lane.size() == 1) return nothing(lane);
-  if (is_framed(scatter.coder) || is_framed(gather.coder))
-    return all_reduce_in_turn(lane, scatter, CodedCall(), gather, data, Algorithm::kDirect);
+  if (way != Algorithm::kDirect || is_framed(scatter.coder) || is_framed(gather.coder))
+    return all_reduce_in_turn(lane, scatter, between, gather, data, way);
   // Both have payloads of known length: the sums of piece k go back while piece k + 1 arrives.
   const Bounds bounds = part_bounds(lane.pool(), data.count(), lane.size(), common_unit(scatter.coder, gather.coder));
   return direct_all_reduce(lane, scatter, gather, group_of(lane, bounds), data);
-}
-
-Task coded_ring_all_reduce(GroupLane lane, CodedCall call, CodedCall gather, View data) {
-  if (lane.size() == 1) return nothing(lane);
-  return all_reduce_in_turn(lane, call, CodedCall(), gather, data, Algorithm::kRing);
-}
-
-Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter, CodedCall gather, View data) {
-  return all_reduce_in_turn(lane, intra, inter, gather, data, Algorithm::kTwoLevel);
-}
-
-Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds) {
-  return coded_gather(lane, call, mine, whole, bounds, Algorithm::kTwoLevel, nullptr);
 }
 
 namespace {

@@ -73,14 +73,24 @@ struct Payloads {
   char* memory = nullptr;
 };
 
+// way: how the slices travel.
+//   kDirect    to their owners, and from them
+//   kRing      of sums: compression at every hop, slice r from rank r + 1 around to rank r; one residual (if any) per
+//              hop's slice, in `call.state`. Without a coder partial sums are rounded to the wire's dtype at each hop
+//   kTwoLevel  needs a two_level() grid (tuning.h): `call` inside a node, `between` between nodes. A plain scatter has
+//              node sums in `whole`; else they have memory of their own, and are fp32 where they are coded
+//
 // whole: fp32, bf16 or fp16, unchanged afterwards except where `out` lies in it. out: fp32 or whole's dtype, this
 // rank's range; accumulate adds.
-Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate);
+Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate,
+                          Algorithm way = Algorithm::kDirect, CodedCall between = {});
 // mine: this rank's range, fp32 or any dtype; may lie in `whole`. whole: what everybody ends up with (value_difference:
 // holds the reference before).
-Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds);
+Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds,
+                      Algorithm way = Algorithm::kDirect);
 // In place. scatter: compression of contributions; gather: of the sums.
-Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data);
+Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data,
+                      Algorithm way = Algorithm::kDirect, CodedCall between = {});
 Task coded_send(GroupLane lane, CodedCall call, View data, int peer);
 Task coded_receive(GroupLane lane, CodedCall call, View data, int peer);
 // A message that the members of another group hold in parts, as they sent it part by part: mine comes from `peer` of
@@ -101,19 +111,6 @@ Task coded_all_to_all(const GroupLane& lane, const CodedCall& call, View from, c
 Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept);
 Task coded_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
                int packer, const Payloads* passed = nullptr, Payloads* kept = nullptr);
-
-// Ring with compression at every hop, slice r from rank r + 1 around to rank r; one residual (if any) per hop's slice,
-// in `call.state`. Without a coder partial sums are rounded to the wire's dtype at each hop. Bounds are read at once.
-Task coded_ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, View whole, const Bounds& bounds, View out,
-                               bool accumulate);
-Task coded_ring_all_reduce(GroupLane lane, CodedCall call, CodedCall gather, View data);
-
-// Two levels; needs a two_level() grid (tuning.h). intra: compression inside a node, inter: between nodes. A plain
-// scatter has node sums in `whole`; else they have memory of their own, and are fp32 where they are coded.
-Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
-                                    View out, bool accumulate);
-Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter, CodedCall gather, View data);
-Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds);
 
 // Codecs whose payloads add up. `residual` [whole.count()] fp32, or empty: added to the input, replaced by this rank's
 // own error. data / whole: fp32. A rehearsal needs codec and msg.matrices alone, and of framed codecs counts the most

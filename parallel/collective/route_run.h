@@ -124,9 +124,5 @@ Task direct_all_reduce(const GroupLane& lane, const CodedCall& call, const Coded
 // their first suspension. kTwoLevel: for the whole group, and coded.
 Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View mine, View whole,
                       Algorithm algorithm, SendQueue* queue = nullptr, bool inside_node = false);
-// A scatter and a gather, one behind the other. sums: between nodes.
-Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCall back, View data, Algorithm algorithm);
-// A group of one: the sum is the contribution.
-Task reduce_alone(GroupLane lane, View whole, View out, bool accumulate);
 
 }  // namespace thinwire

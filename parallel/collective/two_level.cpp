@@ -33,8 +33,8 @@ Task two_level_all_reduce(GroupLane lane, View data) {
 
 // The blocks of the other nodes are summed first: while one travels, the next is summed inside the node. Between nodes
 // nothing waits for a window: all that comes is posted at the start, since nodes work on different blocks.
-Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
-                                    View out, bool accumulate) {
+Task two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds, View out,
+                              bool accumulate) {
   const bool in_place = intra.in_place;
   const GridPlace g(lane);
   const std::span<const int64_t> all = group_of(lane, bounds).bounds;
@@ -105,42 +105,26 @@ Task two_level_all_gather(GroupLane lane, View whole, Bounds bounds) {
 
 Task plain_all_reduce(const GroupLane& lane, View data, ReduceKind kind) {
   const auto bytes = static_cast<int64_t>(data.bytes());
-  const CodedCall call = plain_call(kind);
   if (lane.size() == 1 || bytes == 0) return nothing(lane);
-  switch (choose_algorithm(*lane.tuning, Verb::kAllReduce, lane.nodes, lane.size(), bytes, kind)) {
-    case Algorithm::kRing:
-      return all_reduce_in_turn(lane, call, CodedCall(), call, data, Algorithm::kRing);
-    case Algorithm::kTwoLevel:
-      return two_level_all_reduce(lane, data);
-    default:
-      if (bytes <= lane.tuning->small_bytes) return small_all_reduce(lane, data, kind);
-      return direct_all_reduce(lane, call, call, group_of(lane, part_bounds(lane.pool(), data.count(), lane.size())),
-                               data);
-  }
+  const Algorithm way = choose_algorithm(*lane.tuning, Verb::kAllReduce, lane.nodes, lane.size(), bytes, kind);
+  if (way == Algorithm::kTwoLevel) return two_level_all_reduce(lane, data);
+  if (way == Algorithm::kDirect && bytes <= lane.tuning->small_bytes) return small_all_reduce(lane, data, kind);
+  return coded_all_reduce(lane, plain_call(kind), plain_call(kind), data, way);
 }
 
 Task plain_reduce_scatter(const GroupLane& lane, View whole, Bounds bounds, View out, bool accumulate) {
   if (whole.count() == 0) return nothing(lane);
-  if (lane.size() == 1) return reduce_alone(lane, whole, out, accumulate);
-  const auto bytes = static_cast<int64_t>(whole.bytes());
-  switch (choose_algorithm(*lane.tuning, Verb::kReduceScatter, lane.nodes, lane.size(), bytes)) {
-    case Algorithm::kRing:
-      return coded_ring_reduce_scatter(lane, plain_call(), whole, bounds, out, accumulate);
-    case Algorithm::kTwoLevel:
-      return coded_two_level_reduce_scatter(lane, plain_call(), plain_call(), whole, std::move(bounds), out,
-                                            accumulate);
-    default:
-      return direct_reduce_scatter(lane, plain_call(), group_of(lane, bounds), whole, out, 0, accumulate);
-  }
+  const Algorithm way = choose_algorithm(*lane.tuning, Verb::kReduceScatter, lane.nodes, lane.size(),
+                                         static_cast<int64_t>(whole.bytes()));
+  return coded_reduce_scatter(lane, plain_call(), whole, std::move(bounds), out, accumulate, way, plain_call());
 }
 
 Task plain_all_gather(const GroupLane& lane, View mine, View whole, Bounds bounds) {
   const auto bytes = static_cast<int64_t>(whole.bytes());
   if (lane.size() == 1 || bytes == 0) return nothing(lane);
-  const Algorithm algorithm = choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes);
-  if (algorithm == Algorithm::kTwoLevel) return two_level_all_gather(lane, whole, std::move(bounds));
-  return route_all_gather(lane, plain_call(), group_of(lane, bounds), mine, whole, algorithm,
-                          algorithm == Algorithm::kDirect ? lane.gathers : nullptr);
+  const Algorithm way = choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes);
+  if (way == Algorithm::kTwoLevel) return two_level_all_gather(lane, whole, std::move(bounds));
+  return coded_all_gather(lane, plain_call(), mine, whole, std::move(bounds), way);
 }
 
 }  // namespace thinwire

@@ -23,7 +23,10 @@ struct GridPlace {
   RouteGroup column(std::span<const int64_t> bounds) const { return {across(), bounds, place, local}; }
 };
 
-// kSum.
+// See coded_reduce_scatter().
+Task two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds, View out,
+                              bool accumulate);
+// Plain; kSum.
 Task two_level_all_reduce(GroupLane lane, View data);
 Task two_level_all_gather(GroupLane lane, View whole, Bounds bounds);
 

@@ -82,28 +82,29 @@ std::vector<Verb> verbs() {
        }},
       {"ring_reduce_scatter", 1, 3,
        [=](CodedRank& r, const Coder* c, Buffer& whole, Buffer& part) {
-         return coded_ring_reduce_scatter(r.group.lane(), r.call(c), whole.view(), cuts(r), part.view(), false);
+         return coded_reduce_scatter(r.group.lane(), r.call(c), whole.view(), cuts(r), part.view(), false,
+                                     Algorithm::kRing);
        }},
       {"ring_all_reduce", 1, 3,
        [](CodedRank& r, const Coder* c, Buffer& whole, Buffer&) {
-         return coded_ring_all_reduce(r.group.lane(), r.call(c), r.call(c), whole.view());
+         return coded_all_reduce(r.group.lane(), r.call(c), r.call(c), whole.view(), Algorithm::kRing);
        },
        // Three chunks of two hops that code, three of its own sum, three of rank 2's.
        [](int, bool, int ordinal) { return ordinal < 9 ? 0 : 2; }},
       {"two_level_reduce_scatter", 2, 2,
        [=](CodedRank& r, const Coder* c, Buffer& whole, Buffer& part) {
-         return coded_two_level_reduce_scatter(r.group.lane(), r.call(c), r.call(c), whole.view(), cuts(r), part.view(),
-                                               false);
+         return coded_reduce_scatter(r.group.lane(), r.call(c), whole.view(), cuts(r), part.view(), false,
+                                     Algorithm::kTwoLevel, r.call(c));
        }},
       {"two_level_all_gather", 2, 2,
        [=](CodedRank& r, const Coder* c, Buffer& whole, Buffer& part) {
-         return coded_two_level_all_gather(r.group.lane(), r.call(c), part.view(), whole.view(), cuts(r));
+         return coded_all_gather(r.group.lane(), r.call(c), part.view(), whole.view(), cuts(r), Algorithm::kTwoLevel);
        },
        // What rank 2 sent is handed on to rank 1 under the second tag.
        [](int, bool second, int) { return second ? 2 : 0; }},
       {"two_level_all_reduce", 2, 2,
        [](CodedRank& r, const Coder* c, Buffer& whole, Buffer&) {
-         return coded_two_level_all_reduce(r.group.lane(), r.call(c), r.call(c), r.call(c), whole.view());
+         return coded_all_reduce(r.group.lane(), r.call(c), r.call(c), whole.view(), Algorithm::kTwoLevel, r.call(c));
        },
        [](int, bool second, int) { return second ? 2 : 0; }},
   };

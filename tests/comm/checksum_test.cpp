@@ -119,12 +119,13 @@ std::vector<Case> cases() {
        }},
       {"coded_ring_all_reduce", 3, 1, kCount,
        [=](CodedRank& r, Buffer& whole, Buffer&) {
-         return coded_ring_all_reduce(r.group.lane(), r.call(blocks.get()), r.call(blocks.get()), whole.view());
+         return coded_all_reduce(r.group.lane(), r.call(blocks.get()), r.call(blocks.get()), whole.view(),
+                                 Algorithm::kRing);
        }},
       {"coded_two_level_all_gather", 2, 2, kCount,
        [=](CodedRank& r, Buffer& whole, Buffer& part) {
-         return coded_two_level_all_gather(r.group.lane(), r.call(blocks.get()), part.view(), whole.view(),
-                                           bounds_of(r, whole));
+         return coded_all_gather(r.group.lane(), r.call(blocks.get()), part.view(), whole.view(), bounds_of(r, whole),
+                                 Algorithm::kTwoLevel);
        }},
       {"framed_message", 2, 1, kCount,
        [=](CodedRank& r, Buffer& whole, Buffer&) {

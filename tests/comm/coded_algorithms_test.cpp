@@ -59,19 +59,17 @@ TEST(CodedAlgorithms, IdentityIsThePlainRingAndThePlainTwoLevels) {
           whole.fill(seed, rank.me()), plain_whole.fill(seed, rank.me());
           out.fill(seed + 9, rank.me()), plain_out.fill(seed + 9, rank.me());
           const CodedCall call = rank.call(coder);
-          rank.run(levels ? coded_two_level_reduce_scatter(rank.group.lane(), call, call, whole.view(),
-                                                           bounds_in(rank.group, bounds), out.view(), accumulate)
-                          : coded_ring_reduce_scatter(rank.group.lane(), call, whole.view(),
-                                                      bounds_in(rank.group, bounds), out.view(), accumulate));
+          const Algorithm way = levels ? Algorithm::kTwoLevel : Algorithm::kRing;
+          rank.run(coded_reduce_scatter(rank.group.lane(), call, whole.view(), bounds_in(rank.group, bounds),
+                                        out.view(), accumulate, way, call));
           Buffer data(dtype, count), plain_data(dtype, count);
           data.fill(seed + 1, rank.me()), plain_data.fill(seed + 1, rank.me());
-          rank.run(levels ? coded_two_level_all_reduce(rank.group.lane(), call, call, call, data.view())
-                          : coded_ring_all_reduce(rank.group.lane(), call, call, data.view()));
+          rank.run(coded_all_reduce(rank.group.lane(), call, call, data.view(), way, call));
           Buffer gathered(dtype, count), plain_gathered(dtype, count), part(dtype, mine);
           part.fill(seed + 2, rank.me());
           if (levels)
-            rank.run(coded_two_level_all_gather(rank.group.lane(), call, part.view(), gathered.view(),
-                                                bounds_in(rank.group, bounds)));
+            rank.run(coded_all_gather(rank.group.lane(), call, part.view(), gathered.view(),
+                                      bounds_in(rank.group, bounds), Algorithm::kTwoLevel));
           rank.group.reduce_scatter(plain_whole.view(), bounds, plain_out.view(), accumulate, rank.stream)
               .wait(rank.stream);
           rank.group.all_reduce(plain_data.view(), ReduceKind::kSum, rank.stream).wait(rank.stream);
@@ -126,22 +124,26 @@ TEST(CodedAlgorithms, BytesAreThoseOfTheFormulasAndReplicasAreEqual) {
               ASSERT_LE(std::abs(out.get(i) - sum[static_cast<size_t>(bounds[place] + i)]), n * (n / 253.0) + 0.01 * n)
                   << what;
           };
-          rank.run(coded_ring_reduce_scatter(rank.group.lane(), rank.call(coder.get()), whole.view(),
-                                             bounds_in(rank.group, bounds), out.view(), false));
-          expect(coded_ring_reduce_scatter_bytes(*coder, tuning, me, bounds, dtype), "ring reduce-scatter");
+          rank.run(coded_reduce_scatter(rank.group.lane(), rank.call(coder.get()), whole.view(),
+                                        bounds_in(rank.group, bounds), out.view(), false, Algorithm::kRing));
+          expect(coded_reduce_scatter_bytes(*coder, tuning, me, bounds, dtype, Algorithm::kRing),
+                 "ring reduce-scatter");
           close("ring");
-          rank.run(
-              coded_ring_all_reduce(rank.group.lane(), rank.call(coder.get()), rank.call(gather), rings[place].view()));
-          expect(coded_ring_all_reduce_bytes(*coder, gather, tuning, n, me, count, dtype), "ring all-reduce");
-          rank.run(coded_two_level_reduce_scatter(rank.group.lane(), rank.call(coder.get()), rank.call(inter),
-                                                  whole.view(), bounds_in(rank.group, bounds), out.view(), false));
-          expect(coded_two_level_reduce_scatter_bytes(coder.get(), inter, tuning, levels, me, bounds, dtype),
+          rank.run(coded_all_reduce(rank.group.lane(), rank.call(coder.get()), rank.call(gather), rings[place].view(),
+                                    Algorithm::kRing));
+          expect(coded_all_reduce_bytes(*coder, gather, tuning, n, me, count, dtype, Algorithm::kRing),
+                 "ring all-reduce");
+          rank.run(coded_reduce_scatter(rank.group.lane(), rank.call(coder.get()), whole.view(),
+                                        bounds_in(rank.group, bounds), out.view(), false, Algorithm::kTwoLevel,
+                                        rank.call(inter)));
+          expect(coded_reduce_scatter_bytes(*coder, tuning, me, bounds, dtype, Algorithm::kTwoLevel, inter, levels),
                  "two-level reduce-scatter");
           close("two levels");
-          rank.run(coded_two_level_all_reduce(rank.group.lane(), rank.call(coder.get()), rank.call(inter),
-                                              rank.call(gather), trees[place].view()));
-          expect(coded_two_level_all_reduce_bytes(coder.get(), inter, gather, tuning, levels, me, count, dtype),
-                 "two-level all-reduce");
+          rank.run(coded_all_reduce(rank.group.lane(), rank.call(coder.get()), rank.call(gather), trees[place].view(),
+                                    Algorithm::kTwoLevel, rank.call(inter)));
+          expect(
+              coded_all_reduce_bytes(*coder, gather, tuning, n, me, count, dtype, Algorithm::kTwoLevel, inter, levels),
+              "two-level all-reduce");
         },
         seed % 2 == 0 ? 0 : seed);
     // Published rings leave the owner of a chunk with the sum that he never coded: his replica differs from all others.
@@ -160,10 +162,8 @@ void add_residual(CompressionState& state, std::vector<double>& kept, std::mutex
   for (size_t i = 0; i < kept.size(); ++i) kept[i] += e[i];
 }
 
-enum class Way { kDirect, kRing, kTwoLevel };
-
 // What came out over 50 steps and what all residuals hold add up to what went in, for every hop that keeps one.
-void check_conservation(Way way, DType dtype) {
+void check_conservation(Algorithm way, DType dtype) {
   const auto first = coder_of(std::make_shared<Block8>(), ResidualKind::kErrorFeedback),
              second = coder_of(std::make_shared<Block8>(), ResidualKind::kErrorFeedback);
   const Case grid{3, 2};
@@ -193,9 +193,8 @@ void check_conservation(Way way, DType dtype) {
       Buffer wide(DType::f32, count);
       for (int64_t i = 0; i < count; ++i) wide.set(i, data.get(i));
       const GroupLane lane = rank.group.lane();
-      rank.run(way == Way::kDirect ? coded_all_reduce(lane, calls[0], calls[1], wide.view())
-               : way == Way::kRing ? coded_ring_all_reduce(lane, calls[0], calls[1], wide.view())
-                                   : coded_two_level_all_reduce(lane, calls[0], calls[1], calls[2], wide.view()));
+      rank.run(coded_all_reduce(lane, calls[0], way == Algorithm::kTwoLevel ? calls[2] : calls[1], wide.view(), way,
+                                calls[1]));
       a->commit(), b->commit(), c->commit();
       if (rank.me() == 0)
         for (int64_t i = 0; i < count; ++i) out[static_cast<size_t>(i)] += wide.get(i) / scale;
@@ -216,13 +215,13 @@ void check_conservation(Way way, DType dtype) {
 }
 
 TEST(Conservation, DirectWithASecondCodingOfTheSums) {
-  check_conservation(Way::kDirect, DType::f32);
+  check_conservation(Algorithm::kDirect, DType::f32);
 }
 TEST(Conservation, RingAtEveryHop) {
-  check_conservation(Way::kRing, DType::bf16);
+  check_conservation(Algorithm::kRing, DType::bf16);
 }
 TEST(Conservation, TwoLevelsWithThreeResiduals) {
-  check_conservation(Way::kTwoLevel, DType::f32);
+  check_conservation(Algorithm::kTwoLevel, DType::f32);
 }
 
 // A step that is skipped leaves no trace: the next one sends what it would have sent.
@@ -270,8 +269,9 @@ TEST(PublishedDefects, QgzMeanIsTheTrueMean) {
     for (int64_t i = 0; i < count; ++i) whole.set(i, rank.me() + 1.0);
     std::vector<int64_t> bounds;
     for (int r = 0; r <= n; ++r) bounds.push_back(count / n * r);
-    rank.run(coded_two_level_reduce_scatter(rank.group.lane(), rank.call(coder.get()), rank.call(coder.get()),
-                                            whole.view(), bounds_in(rank.group, bounds), out.view(), false));
+    rank.run(coded_reduce_scatter(rank.group.lane(), rank.call(coder.get()), whole.view(),
+                                  bounds_in(rank.group, bounds), out.view(), false, Algorithm::kTwoLevel,
+                                  rank.call(coder.get())));
     const std::lock_guard lock(mutex);
     for (int64_t i = 0; i < out.count(); ++i) ASSERT_NEAR(out.get(i) / n, (n + 1) / 2.0, 1e-4);
   });
@@ -292,10 +292,11 @@ TEST(PublishedDefects, NothingIsMisroutedWhereSizesDoNotDivide) {
         const auto me = static_cast<size_t>(rank.me());
         Buffer whole(DType::f32, count), out(DType::f32, bounds[me + 1] - bounds[me]), back(DType::f32, count);
         for (int64_t i = 0; i < count; ++i) whole.set(i, static_cast<double>(i));
-        rank.run(coded_two_level_reduce_scatter(rank.group.lane(), rank.call(coder.get()), rank.call(coder.get()),
-                                                whole.view(), bounds_in(rank.group, bounds), out.view(), false));
-        rank.run(coded_two_level_all_gather(rank.group.lane(), rank.call(coder.get()), out.view(), back.view(),
-                                            bounds_in(rank.group, bounds)));
+        rank.run(coded_reduce_scatter(rank.group.lane(), rank.call(coder.get()), whole.view(),
+                                      bounds_in(rank.group, bounds), out.view(), false, Algorithm::kTwoLevel,
+                                      rank.call(coder.get())));
+        rank.run(coded_all_gather(rank.group.lane(), rank.call(coder.get()), out.view(), back.view(),
+                                  bounds_in(rank.group, bounds), Algorithm::kTwoLevel));
         const std::lock_guard lock(mutex);
         for (int64_t i = 0; i < count; ++i) ASSERT_EQ(back.get(i), static_cast<double>(i) * n) << i;
       });
@@ -385,10 +386,8 @@ double snr_of(bool ring, int n, const std::shared_ptr<const Coder>& coder) {
     const View whole(all[me].data(), DType::f32, {count});
     Buffer out(DType::f32, count / n);
     const CodedCall call = rank.call(coder.get());
-    rank.run(
-        ring ? coded_ring_reduce_scatter(rank.group.lane(), call, whole, bounds_in(rank.group, bounds), out.view(),
-                                         false)
-             : coded_reduce_scatter(rank.group.lane(), call, whole, bounds_in(rank.group, bounds), out.view(), false));
+    rank.run(coded_reduce_scatter(rank.group.lane(), call, whole, bounds_in(rank.group, bounds), out.view(), false,
+                                  ring ? Algorithm::kRing : Algorithm::kDirect));
     double s = 0.0, e = 0.0;
     for (int64_t i = 0; i < out.count(); ++i) {
       double sum = 0.0;

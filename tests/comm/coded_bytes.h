@@ -68,9 +68,9 @@ inline View slice_at(View whole, std::span<const int64_t> bounds, int me) {
   return whole.element_range(bounds[m], bounds[m + 1] - bounds[m]);
 }
 
-inline std::vector<int> nodes_of(const NodeGrid& grid) {
+inline std::vector<int> nodes_of(Algorithm way, const NodeGrid& grid) {
   std::vector<int> nodes;
-  for (int r = 0; r < grid.nodes * grid.local; ++r) nodes.push_back(r / grid.local);
+  for (int r = 0; way == Algorithm::kTwoLevel && r < grid.nodes * grid.local; ++r) nodes.push_back(r / grid.local);
   return nodes;
 }
 
@@ -80,61 +80,29 @@ inline int64_t coded_message_bytes(const Coder& coder, const CommTuning& tuning,
   });
 }
 
+// between, grid: of two levels.
 inline int64_t coded_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
-                                          std::span<const int64_t> bounds, DType dtype) {
-  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
-    return coded_reduce_scatter(lane, call_of(&coder), whole, std::move(own), whole, false);
+                                          std::span<const int64_t> bounds, DType dtype,
+                                          Algorithm way = Algorithm::kDirect, const Coder* between = nullptr,
+                                          const NodeGrid& grid = {}) {
+  return of_slices(tuning, nodes_of(way, grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_reduce_scatter(lane, call_of(&coder), whole, std::move(own), whole, false, way, call_of(between));
   });
 }
 
 inline int64_t coded_all_gather_bytes(const Coder& coder, const CommTuning& tuning, int me,
-                                      std::span<const int64_t> bounds, DType dtype) {
-  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
-    return coded_all_gather(lane, call_of(&coder), slice_at(whole, bounds, me), whole, std::move(own));
+                                      std::span<const int64_t> bounds, DType dtype, Algorithm way = Algorithm::kDirect,
+                                      const NodeGrid& grid = {}) {
+  return of_slices(tuning, nodes_of(way, grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_all_gather(lane, call_of(&coder), slice_at(whole, bounds, me), whole, std::move(own), way);
   });
 }
 
 inline int64_t coded_all_reduce_bytes(const Coder& scatter, const Coder* gather, const CommTuning& tuning, int members,
-                                      int me, int64_t count, DType dtype) {
-  return rehearsed_bytes(tuning, {}, members, me, [&](const GroupLane& lane) {
-    return coded_all_reduce(lane, call_of(&scatter), call_of(gather), nowhere(dtype, count));
-  });
-}
-
-inline int64_t coded_ring_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
-                                               std::span<const int64_t> bounds, DType dtype) {
-  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
-    return coded_ring_reduce_scatter(lane, call_of(&coder), whole, std::move(own), whole, false);
-  });
-}
-
-inline int64_t coded_ring_all_reduce_bytes(const Coder& coder, const Coder* gather, const CommTuning& tuning,
-                                           int members, int me, int64_t count, DType dtype) {
-  return rehearsed_bytes(tuning, {}, members, me, [&](const GroupLane& lane) {
-    return coded_ring_all_reduce(lane, call_of(&coder), call_of(gather), nowhere(dtype, count));
-  });
-}
-
-inline int64_t coded_two_level_reduce_scatter_bytes(const Coder* intra, const Coder* inter, const CommTuning& tuning,
-                                                    const NodeGrid& grid, int me, std::span<const int64_t> bounds,
-                                                    DType dtype) {
-  return of_slices(tuning, nodes_of(grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
-    return coded_two_level_reduce_scatter(lane, call_of(intra), call_of(inter), whole, std::move(own), whole, false);
-  });
-}
-
-inline int64_t coded_two_level_all_gather_bytes(const Coder* coder, const CommTuning& tuning, const NodeGrid& grid,
-                                                int me, std::span<const int64_t> bounds, DType dtype) {
-  return of_slices(tuning, nodes_of(grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
-    return coded_two_level_all_gather(lane, call_of(coder), slice_at(whole, bounds, me), whole, std::move(own));
-  });
-}
-
-inline int64_t coded_two_level_all_reduce_bytes(const Coder* intra, const Coder* inter, const Coder* gather,
-                                                const CommTuning& tuning, const NodeGrid& grid, int me, int64_t count,
-                                                DType dtype) {
-  return rehearsed_bytes(tuning, nodes_of(grid), grid.nodes * grid.local, me, [&](const GroupLane& lane) {
-    return coded_two_level_all_reduce(lane, call_of(intra), call_of(inter), call_of(gather), nowhere(dtype, count));
+                                      int me, int64_t count, DType dtype, Algorithm way = Algorithm::kDirect,
+                                      const Coder* between = nullptr, const NodeGrid& grid = {}) {
+  return rehearsed_bytes(tuning, nodes_of(way, grid), members, me, [&](const GroupLane& lane) {
+    return coded_all_reduce(lane, call_of(&scatter), call_of(gather), nowhere(dtype, count), way, call_of(between));
   });
 }
 

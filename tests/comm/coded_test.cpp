@@ -400,8 +400,8 @@ TEST(CodedCollectives, AllocateNothingInTheSteadyState) {
       rank.run(
           coded_reduce_scatter(rank.group.lane(), call, data.view(), bounds_in(rank.group, bounds), out.view(), true));
       rank.run(coded_all_gather(rank.group.lane(), call, out.view(), data.view(), bounds_in(rank.group, bounds)));
-      rank.run(coded_ring_all_reduce(rank.group.lane(), call, call, data.view()));
-      rank.run(coded_two_level_all_reduce(rank.group.lane(), call, call, call, data.view()));
+      rank.run(coded_all_reduce(rank.group.lane(), call, call, data.view(), Algorithm::kRing));
+      rank.run(coded_all_reduce(rank.group.lane(), call, call, data.view(), Algorithm::kTwoLevel, call));
     };
     for (int i = 0; i < 50; ++i) round();
     rank.group.barrier().wait(rank.stream);
@@ -455,11 +455,11 @@ TEST(CodedCollectives, TheRehearsalTellsWhatThePoolHolds) {
       {"two-level all-reduce",
        [&](const GroupLane& lane, CodedRank& rank, View data) {
          const CodedCall call = rank.call(blocks.get());
-         return coded_two_level_all_reduce(lane, call, call, call, data);
+         return coded_all_reduce(lane, call, call, data, Algorithm::kTwoLevel, call);
        }},
       {"ring all-reduce",
        [&](const GroupLane& lane, CodedRank& rank, View data) {
-         return coded_ring_all_reduce(lane, rank.call(blocks.get()), rank.call(blocks.get()), data);
+         return coded_all_reduce(lane, rank.call(blocks.get()), rank.call(blocks.get()), data, Algorithm::kRing);
        }},
       {"reduce-scatter of a piece a slice",
        [&](const GroupLane& lane, CodedRank& rank, View data) {
@@ -476,8 +476,8 @@ TEST(CodedCollectives, TheRehearsalTellsWhatThePoolHolds) {
        }},
       {"two-level all-gather",
        [&](const GroupLane& lane, CodedRank& rank, View data) {
-         return coded_two_level_all_gather(lane, rank.call(blocks.get()), slice_at(data, bounds, rank.me()), data,
-                                           Bounds(lane.pool(), bounds));
+         return coded_all_gather(lane, rank.call(blocks.get()), slice_at(data, bounds, rank.me()), data,
+                                 Bounds(lane.pool(), bounds), Algorithm::kTwoLevel);
        }},
       {"all-reduce of what nobody codes", [&](const GroupLane& lane, CodedRank& rank, View data) {
          return coded_all_reduce(lane, rank.call(nullptr), rank.call(nullptr), data);

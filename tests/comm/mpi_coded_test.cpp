@@ -51,16 +51,15 @@ void check(CodedRank& rank, const Coder* coder, const std::vector<int>& nodes, i
     MPI_Bcast(root.data(), static_cast<int>(root.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
     return root == b.bytes();
   };
-  for (int way = 0; way < (levels ? 3 : 2); ++way) {
+  for (const Algorithm way : {Algorithm::kDirect, Algorithm::kRing, Algorithm::kTwoLevel}) {
+    if (way == Algorithm::kTwoLevel && !levels) continue;
     const CodedCall call = rank.call(coder);
     const GroupLane lane = rank.group.lane();
     Buffer data(DType::f32, count);
     data.fill(static_cast<uint64_t>(count), me);
     rank.counters = {};
-    rank.run(way == 0   ? coded_all_reduce(lane, call, call, data.view())
-             : way == 1 ? coded_ring_all_reduce(lane, call, call, data.view())
-                        : coded_two_level_all_reduce(lane, call, call, call, data.view()));
-    if (coder != nullptr && !framed && way == 0) {
+    rank.run(coded_all_reduce(lane, call, call, data.view(), way, call));
+    if (coder != nullptr && !framed && way == Algorithm::kDirect) {
       EXPECT(rank.counters.wire_bytes == coded_all_reduce_bytes(*coder, coder, tuning, n, me, count, DType::f32));
     }
     EXPECT(same_everywhere(data));
@@ -68,15 +67,11 @@ void check(CodedRank& rank, const Coder* coder, const std::vector<int>& nodes, i
     Buffer out(DType::f32, own), whole(DType::f32, count);
     const GroupLane second = rank.group.lane();
     rank.run(
-        way == 0 ? coded_reduce_scatter(second, call, mine.view(), bounds_in(rank.group, bounds), out.view(), false)
-        : way == 1
-            ? coded_ring_reduce_scatter(second, call, mine.view(), bounds_in(rank.group, bounds), out.view(), false)
-            : coded_two_level_reduce_scatter(second, call, call, mine.view(), bounds_in(rank.group, bounds), out.view(),
-                                             false));
+        coded_reduce_scatter(second, call, mine.view(), bounds_in(rank.group, bounds), out.view(), false, way, call));
     EXPECT(farthest(out, sum.data() + first) <= error);
     const GroupLane third = rank.group.lane();
-    rank.run(way == 2 ? coded_two_level_all_gather(third, call, out.view(), whole.view(), bounds_in(rank.group, bounds))
-                      : coded_all_gather(third, call, out.view(), whole.view(), bounds_in(rank.group, bounds)));
+    rank.run(coded_all_gather(third, call, out.view(), whole.view(), bounds_in(rank.group, bounds),
+                              way == Algorithm::kTwoLevel ? way : Algorithm::kDirect));
     EXPECT(same_everywhere(whole));
   }
   if (n > 1) {

@@ -196,21 +196,22 @@ void perform(Op op, CodedRank& rank, const Coder& coder, Job& s, Buffer& got) {
     case kScatter:
       return rank.run(coded_reduce_scatter(lane, call, mine, bounds_in(rank.group, s.bounds), got.view(), false));
     case kRingScatter:
-      return rank.run(coded_ring_reduce_scatter(lane, call, mine, bounds_in(rank.group, s.bounds), got.view(), false));
-    case kLevelsScatter:
       return rank.run(
-          coded_two_level_reduce_scatter(lane, call, call, mine, bounds_in(rank.group, s.bounds), got.view(), false));
+          coded_reduce_scatter(lane, call, mine, bounds_in(rank.group, s.bounds), got.view(), false, Algorithm::kRing));
+    case kLevelsScatter:
+      return rank.run(coded_reduce_scatter(lane, call, mine, bounds_in(rank.group, s.bounds), got.view(), false,
+                                           Algorithm::kTwoLevel, call));
     case kReduce:
       return rank.run(coded_all_reduce(lane, call, call, got.view()));
     case kRingReduce:
-      return rank.run(coded_ring_all_reduce(lane, call, call, got.view()));
+      return rank.run(coded_all_reduce(lane, call, call, got.view(), Algorithm::kRing));
     case kLevelsReduce:
-      return rank.run(coded_two_level_all_reduce(lane, call, call, call, got.view()));
+      return rank.run(coded_all_reduce(lane, call, call, got.view(), Algorithm::kTwoLevel, call));
     case kGather:
       return rank.run(coded_all_gather(lane, call, part_of(mine, own), got.view(), bounds_in(rank.group, s.bounds)));
     case kLevelsGather:
-      return rank.run(
-          coded_two_level_all_gather(lane, call, part_of(mine, own), got.view(), bounds_in(rank.group, s.bounds)));
+      return rank.run(coded_all_gather(lane, call, part_of(mine, own), got.view(), bounds_in(rank.group, s.bounds),
+                                       Algorithm::kTwoLevel));
     default: {
       Ticket in = rank.group.start(coded_receive(rank.group.lane_from(previous), call, got.view(), previous), "in", 1);
       Ticket out = rank.group.start(coded_send(rank.group.lane_to(next), call, mine, next), "out", 1);
@@ -225,19 +226,20 @@ int64_t formula(Op op, const Coder& coder, const Job& s, int me) {
     case kScatter:
       return coded_reduce_scatter_bytes(coder, s.tuning, me, s.bounds, s.dtype);
     case kRingScatter:
-      return coded_ring_reduce_scatter_bytes(coder, s.tuning, me, s.bounds, s.dtype);
+      return coded_reduce_scatter_bytes(coder, s.tuning, me, s.bounds, s.dtype, Algorithm::kRing);
     case kLevelsScatter:
-      return coded_two_level_reduce_scatter_bytes(&coder, &coder, s.tuning, s.grid, me, s.bounds, s.dtype);
+      return coded_reduce_scatter_bytes(coder, s.tuning, me, s.bounds, s.dtype, Algorithm::kTwoLevel, &coder, s.grid);
     case kReduce:
       return coded_all_reduce_bytes(coder, &coder, s.tuning, s.n(), me, s.count, s.dtype);
     case kRingReduce:
-      return coded_ring_all_reduce_bytes(coder, &coder, s.tuning, s.n(), me, s.count, s.dtype);
+      return coded_all_reduce_bytes(coder, &coder, s.tuning, s.n(), me, s.count, s.dtype, Algorithm::kRing);
     case kLevelsReduce:
-      return coded_two_level_all_reduce_bytes(&coder, &coder, &coder, s.tuning, s.grid, me, s.count, s.dtype);
+      return coded_all_reduce_bytes(coder, &coder, s.tuning, s.n(), me, s.count, s.dtype, Algorithm::kTwoLevel, &coder,
+                                    s.grid);
     case kGather:
       return coded_all_gather_bytes(coder, s.tuning, me, s.bounds, s.dtype);
     case kLevelsGather:
-      return coded_two_level_all_gather_bytes(&coder, s.tuning, s.grid, me, s.bounds, s.dtype);
+      return coded_all_gather_bytes(coder, s.tuning, me, s.bounds, s.dtype, Algorithm::kTwoLevel, s.grid);
     default:
       return coded_message_bytes(coder, s.tuning, s.count, s.dtype);
   }

@@ -38,14 +38,10 @@ TEST(RealLossless, AreThePlainCollectives) {
           const GroupLane lane = rank.group.lane();
           const CodedCall call = rank.call(coder.get());
           const auto cuts = [&] { return bounds_in(rank.group, bounds); };
-          rank.run(way == Algorithm::kRing
-                       ? coded_ring_reduce_scatter(lane, call, whole.view(), cuts(), out.view(), false)
-                   : way == Algorithm::kTwoLevel
-                       ? coded_two_level_reduce_scatter(lane, call, call, whole.view(), cuts(), out.view(), false)
-                       : coded_reduce_scatter(lane, call, whole.view(), cuts(), out.view(), false));
+          rank.run(coded_reduce_scatter(lane, call, whole.view(), cuts(), out.view(), false, way, call));
           const GroupLane next = rank.group.lane();  // a lane is of one operation
-          rank.run(way == Algorithm::kTwoLevel ? coded_two_level_all_gather(next, call, out.view(), back.view(), cuts())
-                                               : coded_all_gather(next, call, out.view(), back.view(), cuts()));
+          rank.run(coded_all_gather(next, call, out.view(), back.view(), cuts(),
+                                    way == Algorithm::kTwoLevel ? way : Algorithm::kDirect));
           rank.group.reduce_scatter(whole.view(), bounds, plain_out.view(), false, rank.stream).wait(rank.stream);
           rank.group.all_gather(plain_out.view(), plain_back.view(), bounds, rank.stream).wait(rank.stream);
           const std::lock_guard lock(mutex);
@@ -97,10 +93,8 @@ TEST_P(RealFeedback, DeliveredAndKeptIsWhatWentIn) {
         const CodedCall calls[] = {rank.call(coder.get(), a.get(), step), rank.call(coder.get(), b.get(), step),
                                    rank.call(coder.get(), c.get(), step)};
         const GroupLane lane = rank.group.lane();
-        rank.run(way == Algorithm::kDirect ? coded_all_reduce(lane, calls[0], calls[1], data.view())
-                 : way == Algorithm::kRing
-                     ? coded_ring_all_reduce(lane, calls[0], calls[1], data.view())
-                     : coded_two_level_all_reduce(lane, calls[0], calls[1], calls[2], data.view()));
+        rank.run(coded_all_reduce(lane, calls[0], way == Algorithm::kTwoLevel ? calls[2] : calls[1], data.view(), way,
+                                  calls[1]));
         a->commit(), b->commit(), c->commit();
         if (rank.me() == 0)
           for (int64_t i = 0; i < kCount; ++i) out[static_cast<size_t>(i)] += data.get(i);

@@ -269,10 +269,10 @@ TEST(Rendezvous, CompressedVerbsInFlightTogether) {
     const CodedCall call = m.end.call(coder), plain;
     for (int round = 0; round < 2; ++round) {
       if (c.local < n) {
-        m.start(coded_two_level_all_reduce(group.lane(), call, call, call, m.data(c.count)));
-        m.start(
-            coded_two_level_reduce_scatter(group.lane(), plain, call, m.data(c.count), bounds(), m.data(mine), false));
-        m.start(coded_two_level_all_gather(group.lane(), call, m.data(mine), m.data(c.count), bounds()));
+        m.start(coded_all_reduce(group.lane(), call, call, m.data(c.count), Algorithm::kTwoLevel, call));
+        m.start(coded_reduce_scatter(group.lane(), plain, m.data(c.count), bounds(), m.data(mine), false,
+                                     Algorithm::kTwoLevel, call));
+        m.start(coded_all_gather(group.lane(), call, m.data(mine), m.data(c.count), bounds(), Algorithm::kTwoLevel));
         m.start(coded_all_gather(group.lane(), call, m.data(mine), m.data(c.count), bounds()));
         continue;
       }
@@ -282,8 +282,9 @@ TEST(Rendezvous, CompressedVerbsInFlightTogether) {
       m.start(coded_all_reduce(group.lane(), call, plain, m.data(c.count)));
       m.start(coded_reduce_scatter(group.lane(), call, m.data(c.count), bounds(), m.data(mine), true));
       m.start(coded_all_gather(group.lane(), call, m.data(mine), m.data(c.count), bounds()));
-      m.start(coded_ring_all_reduce(group.lane(), call, call, m.data(c.count)));
-      m.start(coded_ring_reduce_scatter(group.lane(), call, m.data(c.count), bounds(), m.data(mine), false));
+      m.start(coded_all_reduce(group.lane(), call, call, m.data(c.count), Algorithm::kRing));
+      m.start(
+          coded_reduce_scatter(group.lane(), call, m.data(c.count), bounds(), m.data(mine), false, Algorithm::kRing));
       m.start(whole_ring(m, call, c.count));
       m.start(coded_hop(group.lane(), call, m.data(c.count), next, m.data(c.count), previous, previous));
       m.start(coded_send(group.lane_to(next), call, m.data(c.count), next));
@@ -308,8 +309,8 @@ std::string with_fault(RouteFault fault, bool levels, uint64_t seed = 1) {
         if (m.end.me() == 1) lane.fault = fault;
         const CodedCall call = m.end.call(fault == RouteFault::kReceiveTooFew ? nullptr : cast.get());
         Bounds bounds = bounds_in(m.end.group, {0, 640, 1280, 1920, 2560});
-        m.start(levels ? coded_two_level_all_gather(lane, call, m.data(640), m.data(2560), std::move(bounds))
-                       : coded_all_gather(lane, call, m.data(640), m.data(2560), std::move(bounds)));
+        m.start(coded_all_gather(lane, call, m.data(640), m.data(2560), std::move(bounds),
+                                 levels ? Algorithm::kTwoLevel : Algorithm::kDirect));
       },
       seed);
 }

@@ -220,27 +220,27 @@ void run_coded(Bench& b, const Coder* first, const Coder* sums, bool levels) {
   });
   if (levels)
     all_gather("two_level_all_gather", [&](CodedCall call, View mine, View whole, Bounds bounds) {
-      return coded_two_level_all_gather(lane(), call, mine, whole, std::move(bounds));
+      return coded_all_gather(lane(), call, mine, whole, std::move(bounds), Algorithm::kTwoLevel);
     });
   if (first != nullptr && first->value_difference()) return;
   reduce_scatter("reduce_scatter", [&](CodedCall call, CodedCall, View whole, Bounds bounds, View out, bool add) {
     return coded_reduce_scatter(lane(), call, whole, std::move(bounds), out, add);
   });
   reduce_scatter("ring_reduce_scatter", [&](CodedCall call, CodedCall, View whole, Bounds bounds, View out, bool add) {
-    return coded_ring_reduce_scatter(lane(), call, whole, std::move(bounds), out, add);
+    return coded_reduce_scatter(lane(), call, whole, std::move(bounds), out, add, Algorithm::kRing);
   });
   all_reduce("all_reduce",
              [&](CodedCall call, CodedCall back, View data) { return coded_all_reduce(lane(), call, back, data); });
   all_reduce("ring_all_reduce", [&](CodedCall call, CodedCall back, View data) {
-    return coded_ring_all_reduce(lane(), call, back, data);
+    return coded_all_reduce(lane(), call, back, data, Algorithm::kRing);
   });
   if (levels) {
-    reduce_scatter("two_level_reduce_scatter",
-                   [&](CodedCall call, CodedCall outer, View whole, Bounds bounds, View out, bool add) {
-                     return coded_two_level_reduce_scatter(lane(), call, outer, whole, std::move(bounds), out, add);
-                   });
+    reduce_scatter("two_level_reduce_scatter", [&](CodedCall call, CodedCall outer, View whole, Bounds bounds, View out,
+                                                   bool add) {
+      return coded_reduce_scatter(lane(), call, whole, std::move(bounds), out, add, Algorithm::kTwoLevel, outer);
+    });
     all_reduce("two_level_all_reduce", [&](CodedCall call, CodedCall back, View data) {
-      return coded_two_level_all_reduce(lane(), call, back, back, data);
+      return coded_all_reduce(lane(), call, back, data, Algorithm::kTwoLevel, back);
     });
   }
   {

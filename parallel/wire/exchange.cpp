@@ -54,10 +54,6 @@ void drop(MessageCheck& check) {
   check.drop();
 }
 
-void check_length(int peer, size_t bytes, size_t expected) {
-  TW_CHECK(bytes == expected, "rank ", peer, " sent ", bytes, " bytes where ", expected, " were expected");
-}
-
 template <typename Posting>
 void Exchange::post(size_t bytes, int peer, bool is_send, MessageCheck* check, const Posting& posting) {
   Progress::Core& core = *lane_.core;
@@ -124,24 +120,27 @@ void Exchange::receive(void* data, size_t bytes, Peer peer, int tag) {
 
 // The last part of a message brings the verdict.
 void Exchange::part_over(MessageCheck& check, int peer) {
-  if (check.parts == 1 && check.data != nullptr && wrong_peer_ < 0 && !check.take())
-    damaged_peer_ = peer, damaged_bytes_ = check.bytes;
+  if (check.parts == 1 && check.data != nullptr && error_ == nullptr && !check.take())
+    error_ = damaged(peer, check.bytes);
   check.drop();
+}
+
+std::exception_ptr Exchange::damaged(int peer, size_t bytes) const {
+  const OperationNote& note = operation_->note_;
+  const std::vector<std::string>& hosts = lane_.core->options.hosts;
+  const auto of_hosts = static_cast<size_t>(peer);
+  return std::make_exception_ptr(Error(
+      ExitCode::kHungPeer,
+      "rank " + std::to_string(peer) + (of_hosts < hosts.size() ? " (" + hosts[of_hosts] + ")" : "") + " sent " +
+          std::to_string(bytes) + " bytes that were damaged on their way: site " + note.label.name + ", " + note.verb +
+          " " + std::to_string(note.sequence) + " of group " + std::to_string(note.group) +
+          ", a message of which does not match its checksum; start the job again, and should the same rank be named, "
+          "look at memory and network card of both ends"));
 }
 
 void Exchange::await_resume() {
   waiter_ = {};
-  if (wrong_peer_ >= 0) check_length(wrong_peer_, wrong_bytes_, wrong_expected_);
-  if (damaged_peer_ < 0) return;
-  const OperationNote& note = operation_->note_;
-  const std::vector<std::string>& hosts = lane_.core->options.hosts;
-  const auto peer = static_cast<size_t>(damaged_peer_);
-  throw Error(ExitCode::kHungPeer,
-              "rank " + std::to_string(peer) + (peer < hosts.size() ? " (" + hosts[peer] + ")" : "") + " sent " +
-                  std::to_string(damaged_bytes_) + " bytes that were damaged on their way: site " + note.label.name +
-                  ", " + note.verb + " " + std::to_string(note.sequence) + " of group " + std::to_string(note.group) +
-                  ", a message of which does not match its checksum; start the job again, and should the same rank be "
-                  "named, look at memory and network card of both ends");
+  if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
 Exchange::~Exchange() {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "parallel/wire/progress_core.h"
 #include "parallel/wire/thread_stacks.h"
@@ -35,7 +36,7 @@ int64_t since_ns(Clock::time_point from, Clock::time_point to) {
 
 std::exception_ptr wrong_length(int peer, size_t bytes, size_t expected) {
   try {
-    check_length(peer, bytes, expected);
+    TW_CHECK(bytes == expected, "rank ", peer, " sent ", bytes, " bytes where ", expected, " were expected");
   } catch (...) {
     return std::current_exception();
   }
@@ -348,11 +349,7 @@ bool Progress::Core::poll() {
       finish(*slot.operation, wrong ? wrong_length(slot.peer, done[i].bytes, slot.bytes) : nullptr);
       continue;
     }
-    if (wrong) {
-      exchange->wrong_peer_ = slot.peer;
-      exchange->wrong_bytes_ = done[i].bytes;
-      exchange->wrong_expected_ = slot.bytes;
-    }
+    if (wrong) exchange->error_ = wrong_length(slot.peer, done[i].bytes, slot.bytes);
     if (slot.check != nullptr) exchange->part_over(*slot.check, slot.peer);
     if (--exchange->pending_ > 0 || !exchange->waiter_) continue;
     make_ready(*exchange);

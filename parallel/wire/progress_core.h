@@ -88,8 +88,6 @@ inline constexpr size_t kCheckedCopy = 16 << 10;
 // The checksum of a message under way; drop(): a part of it is over, or given up.
 struct MessageCheck;
 void drop(MessageCheck& check);
-// TW_CHECK that a message has the length that was asked for.
-void check_length(int peer, size_t bytes, size_t expected);
 
 // Transfers that are awaited together (all_of). Each is posted when it is named; co_await continues when all are over,
 // at once if they are. Lives in the frame of a coroutine; used under the baton, as all coroutine code is. May be used
@@ -120,13 +118,11 @@ class Exchange : private Waiter {
   template <typename Posting>
   void post(size_t bytes, int peer, bool is_send, MessageCheck* check, const Posting& posting);
   void part_over(MessageCheck& check, int peer);
+  std::exception_ptr damaged(int peer, size_t bytes) const;
 
   Lane lane_;
   int pending_ = 0;
-  size_t wrong_bytes_ = 0, wrong_expected_ = 0;
-  int wrong_peer_ = -1;
-  int damaged_peer_ = -1;
-  size_t damaged_bytes_ = 0;
+  std::exception_ptr error_;  // thrown where it is awaited: a wrong length before a wrong checksum
 };
 
 // A send queue. The operations in it send one after the other, in the order of issue: what is needed first arrives

@@ -140,7 +140,7 @@ void queue_rounds(GroupLane lane, RoundCall call, View whole, int64_t first, Vie
                              {job.old, kept_bytes, false},
                              {job.now, kept_bytes, true}};
   const auto kernels = [&]() -> Exec& { return traffic.calls().kernels(touched); };
-  const OperationNote note = work.there->issue(work.verb, static_cast<int64_t>(whole.bytes()), -1, true);
+  const OperationNote note = work.there->issue(work.verb, static_cast<int64_t>(whole.bytes()));
   traffic.follow(*work.stream);
   for (int r = 0; r < codec.rounds(); ++r) {
     logical -= work.there->queue_all_reduce(codec.queue_pack(r, kernels(), call.msg, job, *call.state));

@@ -32,8 +32,12 @@ DeviceCommunicator::DeviceCommunicator(DeviceTraffic& traffic, const DeviceGroup
                                        Site site, WireCounters* counters)
     : traffic_(traffic), group_(group), progress_(progress), number_(number), site_(site), counters_(counters) {}
 
-OperationNote DeviceCommunicator::note(const char* verb, int64_t bytes, int peer) {
+OperationNote DeviceCommunicator::issue(const char* verb, int64_t bytes, int peer, bool is_first) {
   TW_CHECK(group_.handle != nullptr, "communication on the device before it is connected");
+  if (is_first && counters_ != nullptr) {
+    IssueLock lock(progress_.core());
+    ++counters_->operations;
+  }
   return {.label = {name_of(site_).data(), static_cast<int>(site_)},
           .verb = verb,
           .group = number_,
@@ -42,17 +46,11 @@ OperationNote DeviceCommunicator::note(const char* verb, int64_t bytes, int peer
           .bytes = bytes};
 }
 
-OperationNote DeviceCommunicator::issue(const char* verb, int64_t bytes, int peer, bool is_first) {
-  if (is_first) count(0, 0);
-  return note(verb, bytes, peer);
-}
-
-int64_t DeviceCommunicator::count(int64_t bytes, int64_t messages, bool operation) {
+int64_t DeviceCommunicator::count(int64_t bytes, int64_t messages) {
   if (counters_ == nullptr) return bytes;
   IssueLock lock(progress_.core());
   counters_->wire_bytes += bytes, counters_->logical_bytes += bytes;
   counters_->messages += messages;
-  counters_->operations += operation ? 1 : 0;
   return bytes;
 }
 
@@ -67,7 +65,7 @@ int64_t DeviceCommunicator::queue_scatter(View whole, std::span<const int64_t> b
   const auto width = static_cast<int64_t>(size_of(whole.dtype));
   NcclCalls& calls = traffic_.calls();
   const View mine = slice(whole, bounds, me);
-  const int64_t sent = count((whole.count() - mine.count()) * width, n - 1, false);
+  const int64_t sent = count((whole.count() - mine.count()) * width, n - 1);
   if (!traffic_.options().deterministic) {
     calls.group_start();
     for (int r = 0; r < n; ++r)
@@ -105,7 +103,7 @@ int64_t DeviceCommunicator::queue_gather(View mine, View whole, std::span<const 
   const int n = group_.size();
   NcclCalls& calls = traffic_.calls();
   const View place = slice(whole, bounds, group_.me);
-  const int64_t sent = count(static_cast<int64_t>(mine.bytes()) * (n - 1), n - 1, false);
+  const int64_t sent = count(static_cast<int64_t>(mine.bytes()) * (n - 1), n - 1);
   if (is_even(bounds)) {
     if (mine.count() > 0) calls.all_gather(mine, whole, group_.handle, traffic_.stream());
     return sent;
@@ -121,8 +119,7 @@ int64_t DeviceCommunicator::queue_gather(View mine, View whole, std::span<const 
 }
 
 Ticket DeviceCommunicator::all_reduce(View data, Stream& stream) {
-  const OperationNote what = note("all_reduce", data);
-  count(0, 0);
+  const OperationNote what = issue("all_reduce", data);
   if (data.count() == 0) return Ticket::finished();
   TW_CHECK(sums(data.dtype), "no sums of ", name_of(data.dtype), " on the device");
   traffic_.follow(stream);
@@ -139,7 +136,7 @@ int64_t DeviceCommunicator::queue_all_reduce(View data) {
     const View all(traffic_.scratch(), data.dtype, {data.count() * n});
     calls.all_gather(data, all, group_.handle, traffic_.stream());
     calls.sum_in_rank_order({data, group_.me, n, all.data, bytes, data}, traffic_.stream());
-    return count(bytes * (n - 1), n - 1, false);
+    return count(bytes * (n - 1), n - 1);
   }
   std::vector<int64_t> bounds;
   for (int r = 0; r <= n; ++r)
@@ -147,19 +144,17 @@ int64_t DeviceCommunicator::queue_all_reduce(View data) {
   const View mine = slice(data, bounds, group_.me);
   if (!traffic_.options().deterministic) {
     calls.all_reduce(data, group_.handle, traffic_.stream());
-    return count((data.count() + mine.count() * (n - 2)) * static_cast<int64_t>(size_of(data.dtype)), 2 * (n - 1),
-                 false);
+    return count((data.count() + mine.count() * (n - 2)) * static_cast<int64_t>(size_of(data.dtype)), 2 * (n - 1));
   }
   return queue_scatter(data, bounds, mine, false) + queue_gather(mine, data, bounds);
 }
 
 Ticket DeviceCommunicator::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                                           Stream& stream) {
-  const OperationNote what = note("reduce_scatter", whole);
+  const OperationNote what = issue("reduce_scatter", whole);
   TW_CHECK(static_cast<int>(bounds.size()) == group_.size() + 1 && bounds.back() == whole.count() &&
            out.count() == slice(whole, bounds, group_.me).count());
   TW_CHECK(sums(whole.dtype), "no sums of ", name_of(whole.dtype), " on the device");
-  count(0, 0);
   if (whole.count() == 0) return Ticket::finished();
   traffic_.follow(stream);
   queue_scatter(whole, bounds, out, accumulate);
@@ -167,10 +162,9 @@ Ticket DeviceCommunicator::reduce_scatter(View whole, std::span<const int64_t> b
 }
 
 Ticket DeviceCommunicator::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream) {
-  const OperationNote what = note("all_gather", whole);
+  const OperationNote what = issue("all_gather", whole);
   TW_CHECK(static_cast<int>(bounds.size()) == group_.size() + 1 && bounds.back() == whole.count() &&
            mine.count() == slice(whole, bounds, group_.me).count());
-  count(0, 0);
   if (whole.count() == 0) return Ticket::finished();
   traffic_.follow(stream);
   if (mine.dtype != whole.dtype && mine.count() > 0) {
@@ -188,7 +182,7 @@ Ticket DeviceCommunicator::all_gather(View mine, View whole, std::span<const int
 
 Ticket DeviceCommunicator::all_to_all(View from, std::span<const int64_t> from_bounds, View to,
                                       std::span<const int64_t> to_bounds, Stream& stream) {
-  const OperationNote what = note("all_to_all", from);
+  const OperationNote what = issue("all_to_all", from);
   const int n = group_.size(), me = group_.me;
   traffic_.follow(stream);
   std::vector<DeviceTraffic::Transfer> transfers;
@@ -206,7 +200,7 @@ Ticket DeviceCommunicator::all_to_all(View from, std::span<const int64_t> from_b
 }
 
 Ticket DeviceCommunicator::broadcast(View data, int root, Stream& stream) {
-  const OperationNote what = note("broadcast", data);
+  const OperationNote what = issue("broadcast", data);
   const bool sends = group_.me == root;
   count(sends ? static_cast<int64_t>(data.bytes()) * (group_.size() - 1) : 0, sends ? group_.size() - 1 : 0);
   if (data.count() == 0) return Ticket::finished();
@@ -217,25 +211,23 @@ Ticket DeviceCommunicator::broadcast(View data, int root, Stream& stream) {
 
 Ticket DeviceCommunicator::send(View data, int peer, Stream& stream) {
   count(static_cast<int64_t>(data.bytes()), 1);
-  return traffic_.exchange({{true, data, peer, &group_}}, note("send", data, peer), stream);
+  return traffic_.exchange({{true, data, peer, &group_}}, issue("send", data, peer), stream);
 }
 
 Ticket DeviceCommunicator::receive(View data, int peer, Stream& stream) {
-  count(0, 0);
-  return traffic_.exchange({{false, data, peer, &group_}}, note("receive", data, peer), stream);
+  return traffic_.exchange({{false, data, peer, &group_}}, issue("receive", data, peer), stream);
 }
 
 Ticket DeviceCommunicator::send_and_receive(View from, int to, View into, int peer, Stream& stream) {
   count(static_cast<int64_t>(from.bytes()), 1);
   return traffic_.exchange({{true, from, to, &group_}, {false, into, peer, &group_}},
-                           note("send_and_receive", from, to), stream);
+                           issue("send_and_receive", from, to), stream);
 }
 
 Ticket DeviceCommunicator::receive_parts(View whole, std::span<const int64_t> bounds, int peer,
                                          DeviceCommunicator& parts, Stream& stream) {
-  count(0, 0);
   const View mine = parts.slice(whole, bounds, parts.group_.me);
-  return traffic_.exchange({{false, mine, peer, &group_}}, note("receive", whole, peer), stream,
+  return traffic_.exchange({{false, mine, peer, &group_}}, issue("receive", whole, peer), stream,
                            [&parts, mine, whole, kept = std::vector<int64_t>(bounds.begin(), bounds.end())] {
                              parts.queue_gather(mine, whole, kept);
                            });

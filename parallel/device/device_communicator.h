@@ -48,15 +48,15 @@ class DeviceCommunicator {
   const DeviceGroup& group() const { return group_; }
   // Inside another operation, in place: a sum as all_reduce() takes it. Returns the bytes that it sends.
   int64_t queue_all_reduce(View data);
-  // For what somebody else queues, and counts the bytes of. is_first: of an operation of several parts.
-  OperationNote issue(const char* verb, int64_t bytes, int peer, bool is_first);
+  // The next part of an operation, which is counted with its first one. For what somebody else queues, and counts the
+  // bytes of, too.
+  OperationNote issue(const char* verb, int64_t bytes, int peer = -1, bool is_first = true);
 
  private:
-  OperationNote note(const char* verb, int64_t bytes, int peer = -1);
-  OperationNote note(const char* verb, View data, int peer = -1) {
-    return note(verb, static_cast<int64_t>(data.bytes()), peer);
+  OperationNote issue(const char* verb, View data, int peer = -1) {
+    return issue(verb, static_cast<int64_t>(data.bytes()), peer);
   }
-  int64_t count(int64_t bytes, int64_t messages, bool operation = true);
+  int64_t count(int64_t bytes, int64_t messages);
   View slice(View whole, std::span<const int64_t> bounds, int rank) const;
   // They return the bytes that they send.
   int64_t queue_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate);

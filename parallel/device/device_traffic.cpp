@@ -226,34 +226,25 @@ void DeviceTraffic::move_findings(size_t from, size_t to) {
   if (from == 0) device_.fill_zero(tallies_, kTallies, *stream_);
 }
 
-Ticket DeviceTraffic::exchange(std::vector<Transfer> transfers, const OperationNote& note, Stream& stream,
-                               std::function<void()> then) {
-  return add({.note = note,
-              .operation = std::make_shared<Later>(),
-              .then = std::move(then),
-              .transfers = std::move(transfers),
-              .pack = {}},
-             stream);
-}
-
 Ticket DeviceTraffic::exchange(int64_t bytes, Pack pack, const OperationNote& note, Stream& stream,
                                std::function<void()> then) {
-  return add({.note = note,
-              .operation = std::make_shared<Later>(),
-              .then = std::move(then),
-              .transfers = {},
-              .bytes = (bytes + 63) / 64 * 64,
-              .pack = std::move(pack)},
-             stream);
-}
-
-Ticket DeviceTraffic::add(Pending pending, Stream& stream) {
   TW_CHECK(exchange_stream_ == nullptr || exchange_stream_ == &stream, "an exchange of two streams");
   exchange_stream_ = &stream;
-  Ticket ticket(pending.operation);
-  pending_.push_back(std::move(pending));
+  const auto operation = std::make_shared<Later>();
+  Ticket ticket(operation);
+  pending_.push_back({note, operation, (bytes + 63) / 64 * 64, std::move(pack), std::move(then)});
   if (!exchanging_) queue_pending();
   return ticket;
+}
+
+Ticket DeviceTraffic::exchange(std::vector<Transfer> transfers, const OperationNote& note, Stream& stream,
+                               std::function<void()> then) {
+  return exchange(
+      0,
+      [transfers = std::move(transfers)](char*, std::vector<Transfer>& all) {
+        all.insert(all.end(), transfers.begin(), transfers.end());
+      },
+      note, stream, std::move(then));
 }
 
 void DeviceTraffic::open_exchange() {
@@ -274,9 +265,8 @@ void DeviceTraffic::queue_pending() {
   char* at = room(bytes);
   std::vector<Transfer> transfers;
   for (Pending& p : pending_) {
-    if (p.pack) p.pack(at, p.transfers);
+    p.pack(at, transfers);
     at += p.bytes;
-    transfers.insert(transfers.end(), p.transfers.begin(), p.transfers.end());
   }
   queue_group(transfers);
   for (const Pending& p : pending_)

@@ -108,12 +108,13 @@ class DeviceTraffic {
   };
   std::unique_ptr<Lists> take_lists();
   void give_back(std::unique_ptr<Lists> lists) { spare_lists_.push_back(std::move(lists)); }
-  // Now, or with the exchange that is open. then: queued behind it, before the ticket.
-  Ticket exchange(std::vector<Transfer> transfers, const OperationNote& note, Stream& stream,
-                  std::function<void()> then = {});
-  // The same of messages that are packed when they leave, into `bytes` of room.
+  // Now, or with the exchange that is open: messages that are packed when they leave, into `bytes` of room, and listed
+  // behind those of others. then: queued behind it, before the ticket.
   using Pack = std::function<void(char* room, std::vector<Transfer>& transfers)>;
   Ticket exchange(int64_t bytes, Pack pack, const OperationNote& note, Stream& stream, std::function<void()> then);
+  // The same of what is not packed.
+  Ticket exchange(std::vector<Transfer> transfers, const OperationNote& note, Stream& stream,
+                  std::function<void()> then = {});
   // Inside another operation: queues them as one group, and that is all.
   void queue_group(const std::vector<Transfer>& transfers);
 
@@ -122,12 +123,10 @@ class DeviceTraffic {
   struct Pending {
     OperationNote note;
     std::shared_ptr<Later> operation;
-    std::function<void()> then;
-    std::vector<Transfer> transfers;
     int64_t bytes = 0;
     Pack pack;
+    std::function<void()> then;
   };
-  Ticket add(Pending pending, Stream& stream);
   void move_findings(size_t from, size_t to);
   NcclCalls::Handle keep(NcclCalls::Handle handle);
   void warm(const DeviceGroup& group);

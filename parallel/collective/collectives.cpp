@@ -90,7 +90,7 @@ struct Doubling {
   int leader(int of_team) const { return of_team < extra ? 2 * of_team : of_team + extra; }
 };
 
-// Max, min and or: partial results are those of ranks that stand next to each other and are combined in their order, so
+// Max and or: partial results are those of ranks that stand next to each other and are combined in their order, so
 // that signed zeros and NaNs come out as in one pass over the ranks.
 Task doubling_all_reduce(GroupLane lane, View data, ReduceKind kind) {
   const Doubling d(lane.size(), lane.me);

@@ -42,7 +42,6 @@ struct GroupLane : Lane {
   RouteFault fault = RouteFault::kNone;
   Checksums checksums = Checksums::kNone;
 
-  int64_t memory(int64_t n) const { return rehearsal != nullptr ? 0 : n; }  // of scratch
   BlockPool& pool() const { return rehearsal != nullptr ? rehearsal->pool : Lane::pool(); }
   int size() const { return static_cast<int>(ranks.size()); }
   int world_rank(int member) const { return ranks[static_cast<size_t>(member)]; }
@@ -64,7 +63,7 @@ using Bounds = Scratch<int64_t>;
 // Small vectors, without a route: to set up buffers and windows costs more than 8 bytes need to travel, and steps that
 // double what is sent would be routes of one piece each. With the bits of one sum in rank order. Few ranks: everybody
 // sends its vector to everybody, one latency. From kFirstTree ranks on at most 2 ceil(log2 n) messages per rank: a sum
-// is an all-gather in doubling steps (Bruck) and then the sum; max, min and or double partial results of neighbouring
+// is an all-gather in doubling steps (Bruck) and then the sum; max and or double partial results of neighbouring
 // ranks.
 inline constexpr int kFirstTree = 8;  // below, n - 1 messages are no more than those of the trees
 Task small_all_reduce(GroupLane lane, View data, ReduceKind kind);

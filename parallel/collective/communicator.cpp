@@ -92,7 +92,7 @@ Communicator::Communicator(Progress& progress, std::vector<int> ranks, int numbe
   TW_CHECK(twice == sorted.end(), "rank ", *twice, " is twice in a group");
 }
 
-GroupLane Communicator::next_lane() {
+GroupLane Communicator::lane() {
   GroupLane lane = bare_lane();
   lane.place = collectives_.take();
   lane.tag = make_tag(number_, false, lane.place.sequence * kTagsPerCollective, tuning_.sequence_bits);
@@ -138,10 +138,6 @@ Ticket Communicator::start(Task task, const char* verb, int64_t bytes, int peer)
   return watch != nullptr ? watch->issued(note) : std::move(ticket);
 }
 
-GroupLane Communicator::lane() {
-  return next_lane();
-}
-
 GroupLane Communicator::lane_of(DeviceWork& work) const {
   GroupLane lane = bare_lane();
   lane.device = &work;
@@ -180,7 +176,7 @@ void Communicator::check_bounds(std::span<const int64_t> bounds, View whole) con
 
 Task Communicator::all_reduce_task(View data, ReduceKind kind) {
   TW_CHECK(can_reduce(data.dtype, kind), "no such reduction of ", name_of(data.dtype));
-  return plain_all_reduce(next_lane(), data, kind);
+  return plain_all_reduce(lane(), data, kind);
 }
 
 Task Communicator::reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate) {
@@ -195,7 +191,7 @@ Task Communicator::reduce_scatter_task(View whole, std::span<const int64_t> boun
   TW_CHECK(mine == 0 || place + out.bytes() <= first || place >= first + whole.bytes() ||
                (!accumulate && place == start_of(whole, bounds, rank_) && out.dtype == whole.dtype),
            "the result overlaps what is reduced");
-  return plain_reduce_scatter(next_lane(), whole, Bounds(pool(), bounds), out, accumulate);
+  return plain_reduce_scatter(lane(), whole, Bounds(pool(), bounds), out, accumulate);
 }
 
 Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_t> bounds) {
@@ -203,7 +199,7 @@ Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_
   char* const place = start_of(whole, bounds, rank_);
   const int64_t count = bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
   TW_CHECK(mine.count() == count && mine.dtype == whole.dtype, mine.count(), " elements for a range of ", count);
-  GroupLane lane = next_lane();
+  GroupLane lane = this->lane();
   const bool direct = choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(),
                                        static_cast<int64_t>(whole.bytes())) == Algorithm::kDirect;
   if (count == 0 || mine.data == place || (direct && size() > 1 && !overlap(mine, whole)))
@@ -223,17 +219,17 @@ Task Communicator::all_to_all_task(View from, std::span<const int64_t> from_boun
     return bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
   };
   TW_CHECK(mine(from_bounds) == mine(to_bounds), "what this rank keeps differs in length");
-  return coded_all_to_all(next_lane(), plain_call(), from, Bounds(pool(), from_bounds), to, Bounds(pool(), to_bounds));
+  return coded_all_to_all(lane(), plain_call(), from, Bounds(pool(), from_bounds), to, Bounds(pool(), to_bounds));
 }
 
 Task Communicator::broadcast_task(View data, int root) {
   TW_CHECK(root >= 0 && root < size(), "rank ", root, " of ", size());
-  const GroupLane lane = next_lane();
+  const GroupLane lane = this->lane();
   return size() == 1 || data.bytes() == 0 ? nothing(lane) : tree_broadcast(lane, data, root);
 }
 
 Task Communicator::barrier_task() {
-  return dissemination_barrier(next_lane());
+  return dissemination_barrier(lane());
 }
 
 // --- tickets ----------------------------------------------------------------------------------------------------

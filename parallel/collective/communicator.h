@@ -67,7 +67,7 @@ class Communicator {
   const std::vector<int>& ranks() const { return ranks_; }
   Site site() const { return site_; }
 
-  // In place; every rank gets the result. fp32, bf16, fp16, fp64, i32, i64, u8 (kMax, kMin, kOr).
+  // In place; every rank gets the result. fp32, bf16, fp16, fp64, i32, i64, u8 (kMax, kOr).
   Ticket all_reduce(View data, ReduceKind kind, Stream& stream);
   // Rank r owns elements [bounds[r], bounds[r+1]) of `whole`; bounds has size() + 1 entries, from 0 to whole.count(),
   // and may be uneven or empty for some. The sum of my range goes to `out` (its size; may be that range of `whole`
@@ -115,7 +115,6 @@ class Communicator {
 
  private:
   GroupLane bare_lane() const;                         // without a tag
-  GroupLane next_lane();                               // of a collective
   GroupLane message_lane(const SequencePlace&) const;  // of a point-to-point message
   SequenceWindow& messages(int peer, bool is_send);
   Ticket point_to_point(View data, int peer, bool is_send);

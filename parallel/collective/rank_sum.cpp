@@ -52,10 +52,6 @@ T larger(T a, T b) {
   return (a > b) | (a != a) ? a : b;
 }
 template <typename T>
-T smaller(T a, T b) {
-  return (a < b) | (a != a) ? a : b;
-}
-template <typename T>
 T either(T a, T b) {
   if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(a | b);
@@ -94,8 +90,6 @@ void combine_kind(ReduceKind kind, const void* const* sources, int n, void* out,
       return combine<In, Out>(sources, n, out, count, accumulate, [](Wide a, Wide b) { return add(a, b); });
     case ReduceKind::kMax:
       return combine<In, Out>(sources, n, out, count, accumulate, [](Wide a, Wide b) { return larger(a, b); });
-    case ReduceKind::kMin:
-      return combine<In, Out>(sources, n, out, count, accumulate, [](Wide a, Wide b) { return smaller(a, b); });
     case ReduceKind::kOr:
       return combine<In, Out>(sources, n, out, count, accumulate, [](Wide a, Wide b) { return either(a, b); });
   }

@@ -7,9 +7,9 @@
 
 namespace thinwire {
 
-enum class ReduceKind : uint8_t { kSum, kMax, kMin, kOr };  // kOr: integers
+enum class ReduceKind : uint8_t { kSum, kMax, kOr };  // kOr: integers
 
-// kSum: fp32, bf16, fp16, fp64, i32, i64; kMax, kMin: these and u8; kOr: i32, i64, u8.
+// kSum: fp32, bf16, fp16, fp64, i32, i64; kMax: these and u8; kOr: i32, i64, u8.
 bool can_reduce(DType dtype, ReduceKind kind);
 
 // out[i] = sources[0][i] (kind) sources[1][i] ... in this order, or out[i] += that (accumulate, kSum only), rounded

@@ -319,7 +319,7 @@ Ticket DeviceWork::run(const Task& task) {
 
 VerbSpace::VerbSpace(const GroupLane& lane, int64_t bytes)
     : rehearsed_(lane.rehearsal != nullptr ? lane.rehearsal->watch : nullptr, {bytes}),
-      host_(lane.pool(), lane.device == nullptr ? lane.memory(bytes) : 0),
+      host_(lane.pool(), lane.device == nullptr && lane.rehearsal == nullptr ? bytes : 0),
       traffic_(lane.device != nullptr && bytes > 0 ? &lane.device->there->traffic() : nullptr),
       data_(traffic_ != nullptr ? traffic_->lend(bytes) : host_.data()) {}
 

@@ -37,10 +37,6 @@ double slack_of(std::span<const QueuedMessage> messages, std::span<const SpentSl
 
 }  // namespace
 
-double queue_end(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices) {
-  return messages.empty() ? 0.0 : ends_of(messages, choices).back();
-}
-
 std::vector<SpentSlack> spend_slack(std::span<const QueuedMessage> messages, double deadline) {
   std::vector<SpentSlack> spent(messages.size());
   std::vector<double> limits = ends_of(messages, {});

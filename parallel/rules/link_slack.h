@@ -20,8 +20,6 @@ struct SpentSlack {
   size_t choice = 0;
   double slack = 0.0;  // with all messages at their first choice: by how much this one may take longer
 };
-// When the last of them is over. choices: of each; empty: the first.
-double queue_end(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices = {});
 // The queue must be over by `deadline`, and each message when it is due, or, where even first choices are later than
 // that, when those are. Choices are raised one by one, what is worth most first, and what is worth the same in
 // rounds, each message by one a round, in the order in which they leave: the first bits more take most of the error,

@@ -15,34 +15,6 @@ namespace {
 
 constexpr int kMostOperations = kMostPieces;  // of all its groups together
 
-Task one_after_another(Communicator& pool, std::array<Task, kMostOperations> tasks, int count) {
-  static_cast<void>(pool);  // where the frame comes from
-  for (int i = 0; i < count; ++i) {
-    Task& task = tasks[static_cast<size_t>(i)];
-    co_await task;
-  }
-}
-
-// Collectives that run one after the other as one operation.
-class Sequence {
- public:
-  void add(Channel& channel, Task task) {
-    if (count_ == 0) first_ = channel.communicator();
-    TW_CHECK(count_ < kMostOperations, "a unit in more than ", kMostOperations, " messages");
-    tasks_[static_cast<size_t>(count_++)] = std::move(task);
-  }
-  Ticket start(int64_t bytes) {
-    if (count_ == 0) return Ticket::finished();
-    if (count_ == 1) return first_->start(std::move(tasks_[0]), "reduce", bytes);
-    return first_->start(one_after_another(*first_, std::move(tasks_), count_), "reduce", bytes);
-  }
-
- private:
-  Communicator* first_ = nullptr;
-  std::array<Task, kMostOperations> tasks_;
-  int count_ = 0;
-};
-
 View part_of(View buffer, Range of, Range part) {
   return buffer.element_range(part.first - of.first, part.count);
 }
@@ -192,17 +164,41 @@ ReplicaGroups replica_groups(const Placement& placement, bool tied, const UnitSh
 
 namespace {
 
-// Where the messages of a reduction go, in their order. Through the host: steps of one operation.
+Task one_after_another(Communicator& pool, std::array<Task, kMostOperations> tasks, int count) {
+  static_cast<void>(pool);  // where the frame comes from
+  for (int i = 0; i < count; ++i) {
+    Task& task = tasks[static_cast<size_t>(i)];
+    co_await task;
+  }
+}
+
+// Where the messages of a reduction go, in their order. Through the host: they run one after the other as one
+// operation.
 class OnHost {
  public:
   void reduce_scatter(Channel& channel, View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                       const MessageKey& key) {
-    sequence.add(channel, channel.reduce_scatter_task(whole, bounds, out, accumulate, key));
+    add(channel, channel.reduce_scatter_task(whole, bounds, out, accumulate, key));
   }
   void all_reduce(Channel& channel, View data, const MessageKey& key) {
-    sequence.add(channel, channel.all_reduce_task(data, ReduceKind::kSum, key));
+    add(channel, channel.all_reduce_task(data, ReduceKind::kSum, key));
   }
-  Sequence sequence;
+  Ticket start(int64_t bytes) {
+    if (count_ == 0) return Ticket::finished();
+    if (count_ == 1) return first_->start(std::move(tasks_[0]), "reduce", bytes);
+    return first_->start(one_after_another(*first_, std::move(tasks_), count_), "reduce", bytes);
+  }
+
+ private:
+  void add(Channel& channel, Task task) {
+    if (count_ == 0) first_ = channel.communicator();
+    TW_CHECK(count_ < kMostOperations, "a unit in more than ", kMostOperations, " messages");
+    tasks_[static_cast<size_t>(count_++)] = std::move(task);
+  }
+
+  Communicator* first_ = nullptr;
+  std::array<Task, kMostOperations> tasks_;
+  int count_ = 0;
 };
 
 // Between devices: one behind the other on the device's stream.
@@ -298,7 +294,7 @@ Ticket GradientReduction::reduce(const UnitShard& unit, std::span<const UnitPiec
   OnHost way;
   scatter_pieces(way, channels_, unit, pieces, buffers);
   if (last) sum_pieces(way, channels_, unit, pieces, buffers);
-  return way.sequence.start(static_cast<int64_t>(buffers.full.bytes()));
+  return way.start(static_cast<int64_t>(buffers.full.bytes()));
 }
 
 Ticket GradientReduction::finish(const UnitShard& unit, std::span<const UnitPiece> pieces,

@@ -15,7 +15,7 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
-#include "engine/base/core/text.h"
+#include "parallel/wire/handshake.h"
 #include "parallel/wire/keeper.h"
 #include "parallel/wire/launcher.h"
 #include "parallel/wire/transport_delayed.h"
@@ -77,48 +77,26 @@ constexpr double kAnswerLater = 2.0;  // rank 0 has more to say than those who h
 
 // Rank 0 hears from everybody before a call of MPI in which all wait for all, and can say who is missing: such a call
 // cannot.
-void roll_call(MPI_Comm comm, Keeper* keeper, const std::string& place, Keeper::Note note) {
-  int rank = 0, size = 0;
-  MPI_Comm_rank(comm, &rank);
-  MPI_Comm_size(comm, &size);
-  const auto say = [&](const std::string& text, double later) {
-    if (keeper != nullptr) keeper->phase(text + " in the " + place, note, later);
-  };
-  const size_t calls = rank == 0 ? static_cast<size_t>(size) - 1 : 1;
-  std::vector<MPI_Request> requests(calls, MPI_REQUEST_NULL);
-  std::vector<MPI_Status> statuses(calls);
-  std::vector<int> over(calls);
-  std::vector<char> words(calls);
-  for (size_t i = 0; i < calls; ++i) {
-    const int peer = rank == 0 ? static_cast<int>(i) + 1 : 0;
-    check_mpi(rank == 0 ? MPI_Irecv(&words[i], 1, MPI_CHAR, peer, kRollCallTag, comm, &requests[i])
-                        : MPI_Isend(&words[i], 1, MPI_CHAR, peer, kRollCallTag, comm, &requests[i]),
-              rank == 0 ? "MPI_Irecv" : "MPI_Isend", peer);
-  }
-  if (rank > 0) say("still waits", kAnswerLater + (keeper != nullptr ? 0.1 * keeper->start_seconds() : 0.0));
-  size_t open = calls;
-  bool news = true;
-  for (long nap_us = 10; open > 0;) {
-    if (news && rank == 0) {
-      std::vector<int> missing;
-      for (size_t i = 0; i < calls; ++i)
-        if (requests[i] != MPI_REQUEST_NULL) missing.push_back(static_cast<int>(i) + 1);
-      say("no sign of rank " + some_of(missing), 0.0);
-    }
-    int n = 0;
-    check_mpi(MPI_Testsome(static_cast<int>(calls), requests.data(), &n, over.data(), statuses.data()), "MPI_Testsome");
-    news = n > 0;
-    if (news) open -= static_cast<size_t>(n);
-    if (!news) sleep_longer(nap_us);
-  }
+void roll_call(Transport& transport, Keeper* keeper, const std::string& place, Keeper::Note note) {
+  const bool hears = transport.rank() == 0;
+  Handshake handshake(transport, kRollCallTag, hears ? keeper : nullptr, place, note);
+  std::vector<char> words(static_cast<size_t>(transport.size()));
+  for (int peer = 1; hears && peer < transport.size(); ++peer)
+    handshake.receive(&words[static_cast<size_t>(peer)], 1, peer);
+  if (!hears) handshake.send(words.data(), 1, 0);
+  if (!hears && keeper != nullptr)
+    keeper->phase("still waits in the " + place, note, kAnswerLater + 0.1 * keeper->start_seconds());
+  handshake.finish();
 }
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(MPI_Comm comm, Keeper* keeper) : comm_(comm), keeper_(keeper) {
+  explicit MpiTransport(Keeper* keeper) : keeper_(keeper) {
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
     reserve(256);
+    roll_call(*this, keeper_, "first handshake", Keeper::Note::kStarting);
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   }
 
   ~MpiTransport() override {
@@ -128,7 +106,7 @@ class MpiTransport final : public Transport {
     // MPI_Finalize may spin until the last rank arrives; wait for it with our eyes closed. Where that fails the others
     // may wait for ever.
     try {
-      roll_call(comm_, keeper_, "last barrier", Keeper::Note::kNone);
+      roll_call(*this, keeper_, "last barrier", Keeper::Note::kNone);
       MPI_Request all_here = MPI_REQUEST_NULL;
       check_mpi(MPI_Ibarrier(comm_, &all_here), "the last MPI_Ibarrier");
       int here = 0;
@@ -146,6 +124,7 @@ class MpiTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  MPI_Comm comm() const { return comm_; }
 
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -258,7 +237,7 @@ class MpiTransport final : public Transport {
     posted_.push_back({token, peer, is_send, bytes});
   }
 
-  MPI_Comm comm_;
+  MPI_Comm comm_ = MPI_COMM_WORLD;  // a copy of it behind the first handshake
   Keeper* keeper_;
   int rank_ = 0, size_ = 1;
   std::vector<MPI_Request> requests_;  // dense, so that one call tests them all
@@ -312,9 +291,8 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
                      std::to_string(size) +
                      " of them: use the mpirun of the MPI that this program was built with, or srun --mpi=pmi2 | pmix");
   }
-  roll_call(MPI_COMM_WORLD, keeper, "first handshake", Keeper::Note::kStarting);
-  MPI_Comm comm = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  auto transport = std::make_unique<MpiTransport>(keeper);
+  const MPI_Comm comm = transport->comm();
   void* largest_tag = nullptr;
   int known = 0;
   MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest_tag, &known);
@@ -340,7 +318,7 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
                        std::to_string(names.delay_us) + " on rank " + std::to_string(hosts.size() - 1) +
                        ": give all of them the same");
   }
-  return std::make_unique<MpiTransport>(comm, keeper);
+  return transport;
 }
 
 }  // namespace thinwire

@@ -217,20 +217,8 @@ RingMessage Channel::start_ring(View part, int64_t total, int64_t most, Stream& 
     ring.call_ = plain_call();
     return ring;
   }
-  if (DeviceWork work = work_on_device(stream, "pack", key, total, part.dtype, false)) {
-    ChannelStates::Slot& slot = open_slot(key, total, 0);
-    ring.call_ = call(compression_of(key), false, key, next_message(key, slot), slot, true);
-    TW_CHECK(ring.call_.state == nullptr, "a ring with a state");
-    DeviceTraffic& traffic = communicator_->device()->traffic();
-    for (int i = 0; i < 2; ++i) {
-      const size_t bytes = ring.call_.coder->wire_bytes(most, part.dtype);
-      if (ring_memory_[i].bytes() < bytes) ring_memory_[i] = DeviceMemory(traffic.device(), bytes);
-      ring.payloads_[i] = Payloads(static_cast<char*>(ring_memory_[i].data()));
-    }
-    work.run(coded_pack(communicator_->lane_of(work), ring.call_, part, &ring.payloads_[0])).wait(stream);
-    return ring;
-  }
-  if (stream.device() != nullptr) {
+  DeviceWork work = work_on_device(stream, "pack", key, total, part.dtype, false);
+  if (!work && stream.device() != nullptr) {
     HostStaging staged(stream);
     const View there = staged.both(part);
     ring = start_ring(there, total, most, staged.host(), key);
@@ -238,15 +226,23 @@ RingMessage Channel::start_ring(View part, int64_t total, int64_t most, Stream& 
     return ring;
   }
   ChannelStates::Slot& slot = open_slot(key, total, 0);
-  ring.call_ = call(compression_of(key), false, key, next_message(key, slot), slot);
+  ring.call_ = call(compression_of(key), false, key, next_message(key, slot), slot, static_cast<bool>(work));
   TW_CHECK(ring.call_.state == nullptr, "a ring with a state");
   if (price_ != nullptr) return ring;
-  for (Payloads& payloads : ring.payloads_)
-    payloads = Payloads(communicator_->pool(), communicator_->tuning(), *ring.call_.coder, part.dtype, most);
-  communicator_
-      ->start(coded_pack(communicator_->lane(), ring.call_, part, &ring.payloads_[0]), "pack",
-              static_cast<int64_t>(part.bytes()))
-      .wait_on_host();
+  for (size_t i = 0; i < 2; ++i) {
+    if (!work) {
+      ring.payloads_[i] = Payloads(communicator_->pool(), communicator_->tuning(), *ring.call_.coder, part.dtype, most);
+      continue;
+    }
+    const size_t bytes = ring.call_.coder->wire_bytes(most, part.dtype);
+    if (ring_memory_[i].bytes() < bytes) ring_memory_[i] = DeviceMemory(*stream.device(), bytes);
+    ring.payloads_[i] = Payloads(static_cast<char*>(ring_memory_[i].data()));
+  }
+  const auto pack = [&](const GroupLane& lane) { return coded_pack(lane, ring.call_, part, &ring.payloads_[0]); };
+  if (work)
+    work.run(pack(communicator_->lane_of(work))).wait(stream);
+  else
+    communicator_->start(pack(communicator_->lane()), "pack", static_cast<int64_t>(part.bytes())).wait_on_host();
   return ring;
 }
 
@@ -257,16 +253,11 @@ Ticket Channel::hop(RingMessage& ring, View held, View next, Stream& stream) {
       ++ring.hops_;
       return there->send_and_receive(held, (rank() + 1) % size(), next, (rank() + size() - 1) % size(), stream);
     }
-    if (ring.call_.device != nullptr) {
-      const int at = ring.hops_++ % 2;
-      DeviceWork work{on_device(stream), &stream, "hop", -1, {}};
-      return work.run(coded_hop(communicator_->lane_of(work), ring.call_, held, (rank() + 1) % size(), next,
-                                (rank() + size() - 1) % size(), ring.owner(rank(), size()), &ring.payloads_[at],
-                                &ring.payloads_[1 - at]));
+    if (ring.call_.device == nullptr) {
+      HostStaging staged(stream);
+      const View there = staged.in(held), result = staged.out(next);
+      return staged.finish(hop(ring, there, result, staged.host()));
     }
-    HostStaging staged(stream);
-    const View there = staged.in(held), result = staged.out(next);
-    return staged.finish(hop(ring, there, result, staged.host()));
   }
   const int at = ring.hops_++ % 2, ahead = (rank() + 1) % size(), behind = (rank() + size() - 1) % size();
   const auto verb = [&](const CodedCall& call) {
@@ -276,6 +267,10 @@ Ticket Channel::hop(RingMessage& ring, View held, View next, Stream& stream) {
                        coded ? &ring.payloads_[at] : nullptr, coded ? &ring.payloads_[1 - at] : nullptr);
     };
   };
+  if (stream.device() != nullptr) {
+    DeviceWork work{on_device(stream), &stream, "hop", -1, {}};
+    return work.run(verb(ring.call_)(communicator_->lane_of(work)));
+  }
   return communicator_->start(carry(ring.key_, verb(plain_call()), !is_framed(ring.call_.coder), verb(ring.call_)),
                               "hop", static_cast<int64_t>(held.bytes()));
 }

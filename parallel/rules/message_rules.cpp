@@ -25,10 +25,8 @@ bool selects_unit(const SelectSpec& select, int unit, int layers) {
 }
 
 int rule_of_unit(std::span<const SiteRule> rules, int stage, int unit, int layers) {
-  for (size_t i = 0; i < rules.size(); ++i)
-    if (selects_stage(rules[i].select, stage) && selects_unit(rules[i].select, unit, layers))
-      return static_cast<int>(i);
-  return -1;
+  const std::vector<UnitRule> found = unit_rules(rules, stage, unit, layers);
+  return found.empty() ? -1 : found.front().number;
 }
 
 std::vector<UnitRule> unit_rules(std::span<const SiteRule> rules, int stage, int unit, int layers) {

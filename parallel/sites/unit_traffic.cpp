@@ -255,14 +255,6 @@ void UnitTraffic::sync_params(bool raw, const BeforeParamSync& before) {
   clear_leftovers();  // after the first all-gathers have started: the next forward pass waits for those
 }
 
-void UnitTraffic::start_param_sync(const BeforeParamSync& before) {
-  sync_params(false, before);
-}
-
-void UnitTraffic::sync_raw_params() {
-  sync_params(true, nullptr);
-}
-
 void UnitTraffic::finish_param_sync() {
   if (!syncing_) return;
   start_param_syncs(sync_order_.size());

@@ -89,9 +89,9 @@ class UnitTraffic final : public UnitEvents {
   // called for every unit that is sent, in that order, before its all-gather starts: its weights may change until then.
   // So the first units travel while the optimizer still steps others.
   using BeforeParamSync = std::function<void(int unit)>;
-  void start_param_sync(const BeforeParamSync& before);
+  void start_param_sync(const BeforeParamSync& before) { sync_params(false, before); }
   // The same without compression, whatever the rule says (after weights were loaded or set).
-  void sync_raw_params();
+  void sync_raw_params() { sync_params(true, nullptr); }
   // Starts and finishes what start_param_sync has left for later: weights are whole, and are what computes (before a
   // save of them; all ranks together).
   void finish_param_sync();

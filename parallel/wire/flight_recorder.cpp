@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 
-#include "engine/base/core/check.h"
 #include "parallel/wire/progress.h"
 
 namespace thinwire {
@@ -57,10 +56,6 @@ const OpenTransfers::Table* OpenTransfers::grow(size_t size) {
 }
 
 // --- FlightRecorder ---------------------------------------------------------------------------------------------
-
-FlightRecorder::FlightRecorder(int world_size) : world_size_(world_size) {
-  TW_CHECK(world_size > 0 && world_size <= 1 << OpenTransfers::kPeerBits);
-}
 
 FlightRecorder::Entry* FlightRecorder::entry_of(uint64_t index) {
   Entry& entry = entries_[index % kEntries];

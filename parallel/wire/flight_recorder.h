@@ -42,7 +42,6 @@ struct FlightEntry {
 // Open transfers by their tokens, which are small numbers. One writer at a time; read by any thread at any time.
 class OpenTransfers {
  public:
-  static constexpr int kPeerBits = 24;
   OpenTransfers() { grow(64); }
   void open(uint32_t token, uint64_t operation, int peer) {
     set(token, (operation + 1) << kPeerBits | static_cast<uint64_t>(peer));
@@ -52,6 +51,7 @@ class OpenTransfers {
 
  private:
   // A cell: number of the operation + 1 | peer; 0: nothing is open.
+  static constexpr int kPeerBits = 24;
   struct Table {
     size_t size;
     std::unique_ptr<std::atomic<uint64_t>[]> cells;
@@ -66,7 +66,7 @@ class OpenTransfers {
 class FlightRecorder {
  public:
   static constexpr int kEntries = 256;
-  explicit FlightRecorder(int world_size);
+  FlightRecorder() = default;
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
@@ -95,7 +95,6 @@ class FlightRecorder {
   // In order of issue. An entry that is overwritten while it is read is left out. Open operations stay in the record
   // while no more than 256 are open.
   std::vector<FlightEntry> read() const;
-  int world_size() const { return world_size_; }
 
  private:
   struct Entry {
@@ -110,7 +109,6 @@ class FlightRecorder {
   Entry* entry_of(uint64_t index);  // nullptr when its place was given away
   void sign() { signs_.store(signs_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 
-  int world_size_;
   std::array<Entry, kEntries> entries_;
   OpenTransfers transfers_;
   uint64_t next_ = 0;  // number of the next operation

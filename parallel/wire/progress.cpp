@@ -121,7 +121,7 @@ void QueuedSend::release() {
 // --- Core -------------------------------------------------------------------------------------------------------
 
 Progress::Core::Core(Transport& transport_, ProgressOptions options_)
-    : transport(&transport_), options(std::move(options_)), pool(BlockPool::create()), recorder(transport_.size()) {
+    : transport(&transport_), options(std::move(options_)), pool(BlockPool::create()) {
   slots.reserve(64);
   waited_for_ns.resize(static_cast<size_t>(transport_.size()));
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {

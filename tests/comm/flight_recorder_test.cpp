@@ -22,7 +22,7 @@ OperationNote note(uint32_t sequence, int peer = -1) {
 }
 
 TEST(FlightRecorder, KeepsTheLastOperationsInOrder) {
-  FlightRecorder recorder(4);
+  FlightRecorder recorder;
   EXPECT_TRUE(recorder.read().empty());
   for (uint32_t i = 0; i < 1000; ++i) {
     const uint64_t index = recorder.begin(note(i));
@@ -44,7 +44,7 @@ TEST(FlightRecorder, KeepsTheLastOperationsInOrder) {
 }
 
 TEST(FlightRecorder, OpenOperationsOutliveTheRing) {
-  FlightRecorder recorder(4);
+  FlightRecorder recorder;
   const uint64_t old = recorder.begin(note(77, 2));
   recorder.posted(old, 0, 2);
   for (uint32_t i = 0; i < 5000; ++i) recorder.finish(recorder.begin(note(i)));
@@ -60,7 +60,7 @@ TEST(FlightRecorder, OpenOperationsOutliveTheRing) {
 }
 
 TEST(FlightRecorder, MissingPeersAreCountedPerTransfer) {
-  FlightRecorder recorder(6);
+  FlightRecorder recorder;
   const uint64_t a = recorder.begin(note(1)), b = recorder.begin(note(2));
   recorder.posted(a, 0, 5);
   recorder.posted(a, 1, 1);
@@ -82,7 +82,7 @@ TEST(FlightRecorder, MissingPeersAreCountedPerTransfer) {
 }
 
 TEST(FlightRecorder, MoreOpenOperationsThanPlaces) {
-  FlightRecorder recorder(2);
+  FlightRecorder recorder;
   std::vector<uint64_t> open;
   for (uint32_t i = 0; i < 700; ++i) {
     open.push_back(recorder.begin(note(i)));
@@ -96,7 +96,7 @@ TEST(FlightRecorder, MoreOpenOperationsThanPlaces) {
 }
 
 TEST(FlightRecorder, EveryCallIsASignOfLife) {
-  FlightRecorder recorder(2);
+  FlightRecorder recorder;
   uint64_t last = recorder.signs_of_life();
   const auto moved = [&] { return std::exchange(last, recorder.signs_of_life()) != last; };
   const uint64_t index = recorder.begin(note(1));
@@ -120,7 +120,7 @@ TEST(FlightRecorder, EveryCallIsASignOfLife) {
 
 // A reader beside the writer never sees the fields of two operations in one entry (also a check for ThreadSanitizer).
 TEST(FlightRecorder, ReadersSeeWholeEntries) {
-  FlightRecorder recorder(4);
+  FlightRecorder recorder;
   std::atomic<bool> stop{false};
   std::thread writer([&] {
     std::mt19937 random(3);

@@ -134,7 +134,7 @@ TEST(Judge, IsQuickAndBriefWithThousandsOfRanks) {
 }
 
 TEST(Report, SurvivesTheFile) {
-  FlightRecorder recorder(5);
+  FlightRecorder recorder;
   const uint64_t index = recorder.begin(
       {.label = {"pp.forward"}, .verb = "receive", .group = 5, .peer = 3, .sequence = 41, .bytes = 1024});
   recorder.posted(index, 0, 3);
@@ -294,7 +294,7 @@ class WatchdogThread : public testing::Test {
       if (ranks_[static_cast<size_t>(r)] == nullptr) ranks_[static_cast<size_t>(r)] = std::make_unique<Rank>();
       Rank& rank = *ranks_[static_cast<size_t>(r)];
       rank.transport = std::make_unique<FakeTransport>(r, size);
-      rank.recorder = std::make_unique<FlightRecorder>(size);
+      rank.recorder = std::make_unique<FlightRecorder>();
       if (r == without_watchdog) continue;
       time_.join();
       rank.watchdog = std::make_unique<Watchdog>(
@@ -458,7 +458,7 @@ TEST_F(WatchdogThread, LeftoversAreNotBelieved) {
   std::ofstream(directory_ + "/watchdog/alarm") << "1.0";
   std::ofstream(directory_ + "/watchdog.json") << "{}";
   {
-    FlightRecorder recorder(2);
+    FlightRecorder recorder;
     WaitReport old = make_report(1, recorder, 3.0);
     old.answers = "1.0", old.host = "oldhost";
     std::ofstream(directory_ + "/watchdog/rank1.txt") << to_text(old, recorder);

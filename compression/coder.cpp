@@ -127,8 +127,8 @@ bool Coder::shrinks(int64_t count, DType dtype) const {
 
 std::unique_ptr<CompressionState> Coder::make_state(int64_t count, std::span<const MatrixShape> matrices) const {
   if (!parts_->outer.stateful) return nullptr;
-  return std::make_unique<CoderState>(parts_->residual, count, parts_->scratch(count),
-                                      parts_->codec->make_state(count, matrices));
+  return std::make_unique<CoderState>(parts_->residual, count, parts_->codec->make_state(count, matrices), HostPlace{},
+                                      parts_->scratch(count));
 }
 
 int64_t Coder::state_bytes(int64_t count, std::span<const MatrixShape> matrices) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -118,11 +119,20 @@ class ProvisionalRanges {
   RangeSet differ_;
 };
 
+// Where the memory of a state lies. DevicePlace (device_state.h): on a device.
+struct HostPlace {
+  using Memory = AlignedVector<std::byte>;
+  Memory allocate(size_t bytes) const { return Memory(bytes); }  // zeroed
+  void copy(void* to, const void* from, size_t bytes) const { std::memcpy(to, from, bytes); }
+  void clear(void* at, size_t bytes) const { std::memset(at, 0, bytes); }
+};
+
 // A vector with a provisional copy. Two ways to use it within a step, from one thread:
 //   whole:   read() is what to compute from (provisional values once written in this step); write() is where to write,
 //            and holds what read() showed (the first write of a step copies).
 //   ranges:  open() a range that will be overwritten wholly: nothing is copied unless parts of it were written before.
-template <typename T>
+// Pointers are the place's. On a device copies are queued, and nobody waits; the books are kept on the host.
+template <typename T, typename Place = HostPlace>
 class StateVector {
  public:
   struct Range {
@@ -131,67 +141,74 @@ class StateVector {
   };
 
   StateVector() = default;
-  StateVector(int64_t count, OnSkip on_skip) : committed_(static_cast<size_t>(count), T{}), on_skip_(on_skip) {
-    if (on_skip == OnSkip::kRestore) provisional_ = committed_;
+  StateVector(int64_t count, OnSkip on_skip, const Place& place = {})
+      : place_(place), count_(count), on_skip_(on_skip), committed_(place.allocate(size())) {
+    if (on_skip == OnSkip::kRestore) provisional_ = place.allocate(size());
   }
-  int64_t count() const { return static_cast<int64_t>(committed_.size()); }
+  int64_t count() const { return count_; }
 
   const T* read() const {
-    if (on_skip_ == OnSkip::kZero || !ranges_.written()) return committed_.data();
-    TW_CHECK(ranges_.covers(0, count()), "a coding state is read as a whole while a part of it is being written");
-    return provisional_.data();
+    if (on_skip_ == OnSkip::kZero || !ranges_.written()) return at(committed_, 0);
+    TW_CHECK(ranges_.covers(0, count_), "a coding state is read as a whole while a part of it is being written");
+    return at(provisional_, 0);
   }
   T* write() {
-    const Range range = open(0, count());
-    if (range.read != range.write && count() > 0) std::memcpy(range.write, range.read, committed_.size() * sizeof(T));
+    const Range range = open(0, count_);
+    if (range.read != range.write && count_ > 0) place_.copy(range.write, range.read, size());
     return range.write;
   }
   // Elements [first, first + n); the pointers are those of element `first`.
   Range open(int64_t first, int64_t n) {
-    TW_CHECK(first >= 0 && n >= 0 && first + n <= count(), "elements ", first, "+", n, " of a state of ", count());
-    T* old = committed_.data() + first;
-    if (on_skip_ == OnSkip::kZero) {
-      dirty_ = true;
-      return {old, old};
-    }
-    const bool again = ranges_.open(first, n, copy());
+    TW_CHECK(first >= 0 && n >= 0 && first + n <= count_, "elements ", first, "+", n, " of a state of ", count_);
+    T* old = at(committed_, first);
     dirty_ = true;
-    T* now = provisional_.data() + first;
+    if (on_skip_ == OnSkip::kZero) return {old, old};
+    const bool again = ranges_.open(first, n, copy());
+    T* now = at(provisional_, first);
     return {again ? now : old, now};
   }
   void zero() {
-    if (count() > 0) std::memset(write(), 0, committed_.size() * sizeof(T));
+    if (count_ > 0) place_.clear(open(0, count_).write, size());
   }
   void commit() {
     if (dirty_ && on_skip_ == OnSkip::kRestore) {
-      ranges_.commit(count(), copy());
-      committed_.swap(provisional_);
+      ranges_.commit(count_, copy());
+      std::swap(committed_, provisional_);
     }
     dirty_ = false;
   }
   void roll_back() {
-    ranges_.roll_back(count());
-    if (dirty_ && on_skip_ == OnSkip::kZero) committed_.assign(committed_.size(), T{});
+    ranges_.roll_back(count_);
+    if (dirty_ && on_skip_ == OnSkip::kZero && count_ > 0) place_.clear(at(committed_, 0), size());
     dirty_ = false;
   }
-  // Between steps. May be written through (a checkpoint that is loaded) until the next open().
+  // Between steps. May be written (a checkpoint that is loaded; on a device by Device::copy_at_rest()) until the next
+  // open().
   T* settled() {
     TW_CHECK(!dirty_, "a coding state is read in the middle of a step");
-    if (on_skip_ == OnSkip::kRestore) ranges_.overwrite(count());
-    return committed_.data();
+    if (on_skip_ == OnSkip::kRestore) ranges_.overwrite(count_);
+    return at(committed_, 0);
   }
-  int64_t bytes() const { return static_cast<int64_t>((committed_.size() + provisional_.size()) * sizeof(T)); }
+  int64_t bytes() const { return static_cast<int64_t>(size()) * (on_skip_ == OnSkip::kRestore ? 2 : 1); }
 
  private:
+  using Memory = typename Place::Memory;
+  size_t size() const { return static_cast<size_t>(count_) * sizeof(T); }
+  static T* at(const Memory& memory, int64_t i) {
+    const void* const data = memory.data();
+    return static_cast<T*>(const_cast<void*>(data)) + i;
+  }
   auto copy() {
     return [this](int64_t a, int64_t b) {
-      std::memcpy(provisional_.data() + a, committed_.data() + a, static_cast<size_t>(b - a) * sizeof(T));
+      place_.copy(at(provisional_, a), at(committed_, a), static_cast<size_t>(b - a) * sizeof(T));
     };
   }
 
-  AlignedVector<T> committed_, provisional_;
-  ProvisionalRanges ranges_;
+  Place place_;
+  int64_t count_ = 0;
   OnSkip on_skip_ = OnSkip::kRestore;
+  Memory committed_, provisional_;
+  ProvisionalRanges ranges_;
   bool dirty_ = false;
 };
 

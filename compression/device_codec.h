@@ -31,11 +31,7 @@ enum DeviceFlag : uint32_t {
   kDeviceBadPayload = 2,  // a payload that no encoder writes: the job has to end
 };
 
-// Where a device state lives and what its copies are queued on. Both outlive the state.
-struct DevicePlace {
-  Device* device = nullptr;
-  Stream* stream = nullptr;
-};
+struct DevicePlace;  // device_state.h
 
 // A vector in device memory; type: 0 fp32, 1 bf16, 2 fp16.
 struct DeviceVector {

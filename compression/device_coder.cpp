@@ -57,7 +57,7 @@ std::unique_ptr<CompressionState> DeviceCoder::make_state(int64_t count, std::sp
                                                           const DevicePlace& place) const {
   if (!parts().outer.stateful) return nullptr;
   auto codec = parts().inner.stateful ? codec_->make_state(count, matrices, place) : nullptr;
-  return std::make_unique<DeviceCoderState>(parts().residual, count, place, std::move(codec));
+  return std::make_unique<DeviceCoderState>(parts().residual, count, std::move(codec), place);
 }
 
 size_t DeviceCoder::wire_bytes(const Msg& msg, int64_t count, DType dtype) const {

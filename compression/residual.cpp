@@ -3,25 +3,6 @@
 
 namespace thinwire {
 
-void CoderState::commit() {
-  residual_.commit();
-  if (codec_) codec_->commit();
-}
-
-void CoderState::roll_back() {
-  residual_.roll_back();
-  if (codec_) codec_->roll_back();
-}
-
-void CoderState::visit(StateVisitor& visitor, const std::string& prefix) {
-  residual_.visit(visitor, prefix);
-  if (codec_) codec_->visit(visitor, prefix + "codec/");
-}
-
-int64_t CoderState::bytes() const {
-  return residual_.bytes() + (codec_ ? codec_->bytes() : 0) + scratch_count() * static_cast<int64_t>(sizeof(float));
-}
-
 ResidualDtype stored_in(const ResidualSpec& residual) {
   return residual.kind == ResidualKind::kEma ? ResidualDtype::kInt8 : residual.dtype;
 }

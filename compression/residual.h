@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compression/compression_state.h"
@@ -21,10 +22,12 @@ int64_t residual_bytes(const ResidualSpec& residual, int64_t count);
 
 // Kinds that keep something: error_feedback and lazy keep fp32 or bf16 [count], or, as ema does, int8 [count] with an
 // fp32 scale per kEmaBlock elements. All without the loss scale. value_difference keeps nothing here: its memory is the
-// replica. Vector: StateVector, or DeviceStateVector, which wants to know where.
-template <template <typename> typename Vector>
-class ResidualVectors {
+// replica.
+template <typename Place>
+class CoderStateOn final : public CompressionState {
  public:
+  template <typename T>
+  using Vector = StateVector<T, Place>;
   // The residual of elements [first, first + n) of the message: read the old, write the new, all of it. In units of
   // kEmaBlock where it is in 8 bit.
   struct Open {
@@ -34,19 +37,27 @@ class ResidualVectors {
     typename Vector<float>::Range scales;     // int8: [ceil(n / kEmaBlock)]
   };
 
-  template <typename... Place>
-  ResidualVectors(const ResidualSpec& spec, int64_t count, const Place&... place) : spec_(spec), count_(count) {
-    if (keeps(spec_, ResidualDtype::kFp32)) values_ = Vector<float>(count, spec_.on_skip, place...);
-    if (keeps(spec_, ResidualDtype::kBf16)) halves_ = Vector<uint16_t>(count, spec_.on_skip, place...);
+  // codec: the codec's own state, or nullptr. scratch: floats that whole-message compression works in, on the host (0:
+  // it works in tiles on the stack).
+  CoderStateOn(const ResidualSpec& residual, int64_t count, std::unique_ptr<CompressionState> codec,
+               const Place& place = {}, int64_t scratch = 0)
+      : spec_(residual), count_(count), codec_(std::move(codec)), scratch_(static_cast<size_t>(scratch)) {
+    if (keeps(spec_, ResidualDtype::kFp32)) values_ = Vector<float>(count, spec_.on_skip, place);
+    if (keeps(spec_, ResidualDtype::kBf16)) halves_ = Vector<uint16_t>(count, spec_.on_skip, place);
     if (!keeps(spec_, ResidualDtype::kInt8)) return;
-    codes_ = Vector<int8_t>(count, spec_.on_skip, place...);
-    scales_ = Vector<float>(blocks_of(count), spec_.on_skip, place...);
+    codes_ = Vector<int8_t>(count, spec_.on_skip, place);
+    scales_ = Vector<float>(blocks_of(count), spec_.on_skip, place);
     // The epoch of a skipped step comes back in any case: the residual that it speaks of is gone or back as well.
     if (spec_.kind == ResidualKind::kEma && spec_.reset_every > 0) epoch_ = StateVector<int64_t>(1, OnSkip::kRestore);
   }
   int64_t count() const { return count_; }
-  Vector<float>& values() { return values_; }
+  Vector<float>& residual() { return values_; }  // of what is kept in fp32
+  CompressionState* codec() const { return codec_.get(); }
+  float* scratch() { return scratch_.data(); }
+  int64_t scratch_count() const { return static_cast<int64_t>(scratch_.size()); }
 
+  // `step` counts updates: with reset_every the residual restarts from zero when the first message of step
+  // k * reset_every (or a later one) is packed, however many messages or slots there are.
   Open open(int64_t first, int64_t n, int64_t step) {
     Open open;
     if (keeps(spec_, ResidualDtype::kFp32)) open.values = values_.open(first, n);
@@ -62,21 +73,24 @@ class ResidualVectors {
     open.scales = scales_.open(first / kEmaBlock, blocks_of(n));
     return open;
   }
-  void commit() {
+  void commit() override {
     values_.commit();
     halves_.commit();
     codes_.commit();
     scales_.commit();
     epoch_.commit();
+    if (codec_) codec_->commit();
   }
-  void roll_back() {
+  void roll_back() override {
     values_.roll_back();
     halves_.roll_back();
     codes_.roll_back();
     scales_.roll_back();
     epoch_.roll_back();
+    if (codec_) codec_->roll_back();
   }
-  void visit(StateVisitor& visitor, const std::string& prefix) {
+  // The same names wherever it lies: a checkpoint of one place is read in the other.
+  void visit(StateVisitor& visitor, const std::string& prefix) override {
     const auto show = [&](const char* name, auto& vector, DType dtype) {
       const int64_t n = vector.count();
       if (n > 0) visitor.tensor(GlobalSlice::whole(prefix + name, 1, n, View(vector.settled(), dtype, {n})));
@@ -86,9 +100,11 @@ class ResidualVectors {
     show("residual_codes", codes_, DType::u8);
     show("residual_scales", scales_, DType::f32);
     if (epoch_.count() > 0) visitor.integer(prefix + "residual_epoch", *epoch_.settled());
+    if (codec_) codec_->visit(visitor, prefix + "codec/");
   }
-  int64_t bytes() const {
-    return values_.bytes() + halves_.bytes() + codes_.bytes() + scales_.bytes() + epoch_.bytes();
+  int64_t bytes() const override {
+    return values_.bytes() + halves_.bytes() + codes_.bytes() + scales_.bytes() + epoch_.bytes() +
+           (codec_ ? codec_->bytes() : 0) + scratch_count() * static_cast<int64_t>(sizeof(float));
   }
 
  private:
@@ -101,34 +117,10 @@ class ResidualVectors {
   Vector<int8_t> codes_;
   Vector<float> scales_;
   StateVector<int64_t> epoch_;  // ema with resets: update number / reset_every of what is kept
-};
-
-class CoderState final : public CompressionState {
- public:
-  // scratch: floats that whole-message compression works in (0: it works in tiles on the stack). codec: may be nullptr.
-  CoderState(const ResidualSpec& residual, int64_t count, int64_t scratch, std::unique_ptr<CompressionState> codec)
-      : residual_(residual, count), codec_(std::move(codec)), scratch_(static_cast<size_t>(scratch)) {}
-
-  using Open = ResidualVectors<StateVector>::Open;
-  // `step` counts updates: with reset_every the residual restarts from zero when the first message of step
-  // k * reset_every (or a later one) is packed, however many messages or slots there are.
-  Open open(int64_t first, int64_t n, int64_t step) { return residual_.open(first, n, step); }
-
-  CompressionState* codec() const { return codec_.get(); }
-  float* scratch() { return scratch_.data(); }
-  int64_t scratch_count() const { return static_cast<int64_t>(scratch_.size()); }
-  StateVector<float>& residual() { return residual_.values(); }  // of what is kept in fp32
-  int64_t count() const { return residual_.count(); }
-
-  void commit() override;
-  void roll_back() override;
-  void visit(StateVisitor& visitor, const std::string& prefix) override;
-  int64_t bytes() const override;
-
- private:
-  ResidualVectors<StateVector> residual_;
   std::unique_ptr<CompressionState> codec_;
   std::vector<float> scratch_;
 };
+
+using CoderState = CoderStateOn<HostPlace>;
 
 }  // namespace thinwire

@@ -105,11 +105,10 @@ void LowRankLayout::check(int64_t message_count, std::span<const MatrixShape> sh
 }
 
 LowRankState::LowRankState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices)
-    : layout(spec, count, matrices),
+    : WarmFactor(spec, LowRankLayout(spec, count, matrices)),
+      layout(spec, count, matrices),
       p(static_cast<size_t>(layout.p_count)),
-      q(static_cast<size_t>(layout.q_count)),
-      warm_(spec.integer("sides") == 2 ? layout.q_count : std::max(layout.p_count, layout.q_count), OnSkip::kRestore),
-      messages_(1, OnSkip::kRestore) {
+      q(static_cast<size_t>(layout.q_count)) {
   int64_t partial = 0, squares = 0, vectors = 0;
   for (const LowRankMatrix& m : layout.matrices) {
     squares += m.rank * m.rank, vectors += m.rank;
@@ -122,28 +121,10 @@ LowRankState::LowRankState(const CodecSpec& spec, int64_t count, std::span<const
   scratch_.numbers.resize(static_cast<size_t>(2 * squares)), scratch_.flags.resize(static_cast<size_t>(vectors));
 }
 
-void LowRankState::commit() {
-  warm_.commit();
-  messages_.commit();
-}
-
-void LowRankState::roll_back() {
-  warm_.roll_back();
-  messages_.roll_back();
-}
-
-void LowRankState::visit(StateVisitor& visitor, const std::string& prefix) {
-  visitor.integer(prefix + "messages", messages_.settled()[0]);
-  if (warm_.count() > 0) {
-    visitor.tensor(
-        GlobalSlice::whole(prefix + "warm", 1, warm_.count(), View(warm_.settled(), DType::f32, {warm_.count()})));
-  }
-}
-
 int64_t LowRankState::bytes() const {
   const auto of = [](const auto& v) { return static_cast<int64_t>(v.capacity() * sizeof(v[0])); };
-  return warm_.bytes() + messages_.bytes() + of(p) + of(q) + of(own) + of(raw) + of(p_rows_) + of(partial_) +
-         of(bases_) + of(scratch_.numbers) + of(scratch_.flags);
+  return WarmFactor::bytes() + of(p) + of(q) + of(own) + of(raw) + of(p_rows_) + of(partial_) + of(bases_) +
+         of(scratch_.numbers) + of(scratch_.flags);
 }
 
 std::span<const Basis> LowRankState::bases(Factor which) {
@@ -156,8 +137,8 @@ std::span<const Basis> LowRankState::bases(Factor which) {
 
 void LowRankState::begin(const Msg& msg, Factor which) {
   std::vector<float>& to = factor(which);
-  if (messages() > 0) {
-    std::copy_n(warm_.read(), to.size(), to.data());
+  if (messages.read()[0] > 0) {
+    std::copy_n(warm.read(), to.size(), to.data());
   } else {
     // Uniform in (-1, 1): without libm, so the same everywhere. The rank in the group must not matter.
     for (size_t i = 0; i < layout.matrices.size(); ++i) {
@@ -236,8 +217,8 @@ void LowRankState::multiply(const Msg& msg, const float* x, Factor result, float
 void LowRankState::finish(const Msg& msg, Factor next) {
   const std::vector<float>& from = factor(next);
   if (!msg.train || !all_finite(from.data(), static_cast<int64_t>(from.size()))) return;
-  std::copy(from.begin(), from.end(), warm_.write());
-  ++messages_.write()[0];
+  std::copy(from.begin(), from.end(), warm.write());
+  ++messages.write()[0];
 }
 
 void gather_raw(const LowRankLayout& layout, const float* x, float* to) {

@@ -25,10 +25,12 @@
 // message of count > 0 without any is our fault (TW_CHECK: give it one matrix [1, count], or no codec).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "compression/codec_table.h"
@@ -68,15 +70,36 @@ inline Factor other(Factor f) {
   return f == Factor::kP ? Factor::kQ : Factor::kP;
 }
 
-class LowRankState final : public CompressionState {
+// What a message leaves for the next one: the factor that it starts from, and how many there were, counted in Counter.
+template <typename Place, typename Counter>
+class WarmFactor : public CompressionState {
+ public:
+  WarmFactor(const CodecSpec& spec, const LowRankLayout& layout, const Place& place = {}, const Counter& counter = {})
+      : warm(spec.integer("sides") == 2 ? layout.q_count : std::max(layout.p_count, layout.q_count), OnSkip::kRestore,
+             place),
+        messages(1, OnSkip::kRestore, counter) {}
+  void commit() override { warm.commit(), messages.commit(); }
+  void roll_back() override { warm.roll_back(), messages.roll_back(); }
+  // In checkpoints both are tensors (Mesh::visit_states), wherever they lie.
+  void visit(StateVisitor& visitor, const std::string& prefix) override {
+    if constexpr (std::is_same_v<Counter, HostPlace>)
+      visitor.integer(prefix + "messages", *messages.settled());
+    else
+      visitor.tensor(GlobalSlice::whole(prefix + "messages", 1, 1, View(messages.settled(), DType::i64, {1})));
+    const int64_t n = warm.count();
+    if (n > 0) visitor.tensor(GlobalSlice::whole(prefix + "warm", 1, n, View(warm.settled(), DType::f32, {n})));
+  }
+  int64_t bytes() const override { return warm.bytes() + messages.bytes(); }
+
+  StateVector<float, Place> warm;
+  StateVector<int64_t, Counter> messages;
+};
+
+class LowRankState final : public WarmFactor<HostPlace, HostPlace> {
  public:
   LowRankState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices);
-  void commit() override;
-  void roll_back() override;
-  void visit(StateVisitor& visitor, const std::string& prefix) override;
   int64_t bytes() const override;
 
-  int64_t messages() const { return messages_.read()[0]; }
   // factor = orthonormal(warm factor, or random numbers before the first message).
   void begin(const Msg& msg, Factor which);
   // to [count of the factor] = x q or x^T p.
@@ -97,8 +120,6 @@ class LowRankState final : public CompressionState {
 
  private:
   std::span<const Basis> bases(Factor which);
-  StateVector<float> warm_;
-  StateVector<int64_t> messages_;
   std::vector<Basis> bases_;
   std::vector<float> p_rows_, partial_;  // of multiply()
   OrthonormalScratch scratch_;

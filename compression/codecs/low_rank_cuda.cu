@@ -152,37 +152,32 @@ float* payload_at(const void* data) {
   return static_cast<float*>(const_cast<void*>(data));
 }
 
-class DeviceLowRankState final : public CompressionState {
- public:
-  DeviceLowRankState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices,
-                     const DevicePlace& place)
-      : message(spec, count, matrices, place),
-        warm_(message.layout.q_count, OnSkip::kRestore, place),
-        messages_(1, OnSkip::kRestore, place) {}
-  void commit() override { warm_.commit(), messages_.commit(); }
-  void roll_back() override { warm_.roll_back(), messages_.roll_back(); }
-  // As LowRankState's: its number of messages is a tensor in checkpoints, too (Mesh::visit_states).
-  void visit(StateVisitor& visitor, const std::string& prefix) override {
-    visitor.tensor(GlobalSlice::whole(prefix + "messages", 1, 1, View(messages_.settled(), DType::i64, {1})));
-    const int64_t n = warm_.count();
-    if (n > 0) visitor.tensor(GlobalSlice::whole(prefix + "warm", 1, n, View(warm_.settled(), DType::f32, {n})));
-  }
+// Counter: point to point the device, which alone knows whether a message was finite. In sums the host, which needs the
+// number to know which factor travels. (One that is not finite counts there, too: its step is skipped, and rolls the
+// state back.)
+template <typename Counter>
+struct LowRankOfSlot final : WarmFactor<DevicePlace, Counter> {
+  LowRankOfSlot(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices, const DevicePlace& place,
+                const Counter& counter)
+      : WarmFactor<DevicePlace, Counter>(spec, LowRankLayout(spec, count, matrices), place, counter),
+        message(spec, count, matrices, place) {}
   int64_t bytes() const override {
-    return warm_.bytes() + messages_.bytes() + static_cast<int64_t>(message.memory.bytes());
+    return WarmFactor<DevicePlace, Counter>::bytes() + static_cast<int64_t>(message.memory.bytes());
   }
+  int64_t count_of(Factor f) const { return f == Factor::kP ? message.layout.p_count : message.layout.q_count; }
 
-  Warm open(bool train) {
-    if (!train) return {warm_.read(), nullptr, messages_.read(), nullptr};
-    const auto factor = warm_.open(0, warm_.count());
-    const auto number = messages_.open(0, 1);
-    return {factor.read, factor.write, number.read, number.write};
-  }
   const LowRankOnDevice message;
-
- private:
-  DeviceStateVector<float> warm_;
-  DeviceStateVector<int64_t> messages_;
+  Factor travels = Factor::kQ;  // as LowRankState::travels
 };
+using DeviceLowRankState = LowRankOfSlot<DevicePlace>;
+using DeviceRoundsState = LowRankOfSlot<HostPlace>;
+
+Warm open_warm(DeviceLowRankState& state, bool train) {
+  if (!train) return {state.warm.read(), nullptr, state.messages.read(), nullptr};
+  const auto factor = state.warm.open(0, state.warm.count());
+  const auto number = state.messages.open(0, 1);
+  return {factor.read, factor.write, number.read, number.write};
+}
 
 class LowRankCuda final : public DeviceCodec {
  public:
@@ -194,7 +189,7 @@ class LowRankCuda final : public DeviceCodec {
   }
   std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices,
                                                const DevicePlace& place) const override {
-    return std::make_unique<DeviceLowRankState>(spec_, count, matrices, place);
+    return std::make_unique<DeviceLowRankState>(spec_, count, matrices, place, place);
   }
 
   void queue_pack(Exec& exec, const Msg& msg, const PackJob& job, CompressionState* state) const override {
@@ -204,7 +199,7 @@ class LowRankCuda final : public DeviceCodec {
     layout.check(job.count, msg.matrices);
     float* const p = payload_at(job.out);
     float *const raw = p + layout.p_count, *const q = raw + layout.raw_count;
-    const Warm warm = kept->open(msg.train);
+    const Warm warm = open_warm(*kept, msg.train);
     CudaQueue queue(exec);
     LowRankWork work(queue, kPack, kept->message, LowRankWork::Scratch::kMessage);
     queue.launch(kPack, gather_message_kernel, {ceil_div(job.count, kMostDeviceTile)}, kTileThreads, 0, job, work.x);
@@ -294,42 +289,13 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2)
   squares_to[static_cast<int64_t>(blockIdx.x) * 3 + threadIdx.x] = all;
 }
 
-// As LowRankState, with the same names in checkpoints. Messages are counted on the host, which needs their number to
-// know which factor travels. (One that is not finite counts, too: its step is skipped, and rolls the state back.)
-class DeviceRoundsState final : public CompressionState {
- public:
-  DeviceRoundsState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices,
-                    const DevicePlace& place)
-      : message(spec, count, matrices, place),
-        warm(spec.integer("sides") == 2 ? message.layout.q_count
-                                        : std::max(message.layout.p_count, message.layout.q_count),
-             OnSkip::kRestore, place),
-        messages(1, OnSkip::kRestore) {}
-  void commit() override { warm.commit(), messages.commit(); }
-  void roll_back() override { warm.roll_back(), messages.roll_back(); }
-  void visit(StateVisitor& visitor, const std::string& prefix) override {
-    visitor.integer(prefix + "messages", messages.settled()[0]);
-    const int64_t n = warm.count();
-    if (n > 0) visitor.tensor(GlobalSlice::whole(prefix + "warm", 1, n, View(warm.settled(), DType::f32, {n})));
-  }
-  int64_t bytes() const override {
-    return warm.bytes() + messages.bytes() + static_cast<int64_t>(message.memory.bytes());
-  }
-  int64_t count_of(Factor f) const { return f == Factor::kP ? message.layout.p_count : message.layout.q_count; }
-
-  const LowRankOnDevice message;
-  DeviceStateVector<float> warm;
-  StateVector<int64_t> messages;
-  Factor travels = Factor::kQ;  // as LowRankState::travels
-};
-
 class LowRankRoundsCuda final : public DeviceRounds {
  public:
   explicit LowRankRoundsCuda(const CodecSpec& spec) : spec_(spec), alternating_(spec.integer("sides") == 1) {}
 
   std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices,
                                                const DevicePlace& place) const override {
-    return std::make_unique<DeviceRoundsState>(spec_, count, matrices, place);
+    return std::make_unique<DeviceRoundsState>(spec_, count, matrices, place, HostPlace{});
   }
   int rounds() const override { return alternating_ ? 1 : 2; }
   size_t room_bytes(const CompressionState& state) const override {

@@ -94,7 +94,7 @@ class LowRankRounds final : public RoundCodec {
   }
 
  private:
-  static Factor travelling(const LowRankState& s) { return s.messages() % 2 == 0 ? Factor::kP : Factor::kQ; }
+  static Factor travelling(const LowRankState& s) { return s.messages.read()[0] % 2 == 0 ? Factor::kP : Factor::kQ; }
   CodecSpec spec_;
   bool alternating_;
 };

@@ -159,10 +159,10 @@ RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg
   const ResidualSpec residual = {.kind = ResidualKind::kErrorFeedback, .on_skip = compression.rule.residual.on_skip};
   if (on_device) {
     if (!slot.round_residual)
-      slot.round_residual = std::make_unique<DeviceCoderState>(residual, slot.count, place, nullptr);
+      slot.round_residual = std::make_unique<DeviceCoderState>(residual, slot.count, nullptr, place);
     call.residual_on_device = &dynamic_cast<DeviceCoderState&>(*slot.round_residual);
   } else {
-    if (!slot.round_residual) slot.round_residual = std::make_unique<CoderState>(residual, slot.count, 0, nullptr);
+    if (!slot.round_residual) slot.round_residual = std::make_unique<CoderState>(residual, slot.count, nullptr);
     call.residual = &dynamic_cast<CoderState&>(*slot.round_residual).residual();
   }
   return call;

@@ -45,7 +45,7 @@ class Group {
       if (!feeds_back_) continue;
       rank.host_residual = std::make_unique<StateVector<float>>(shape_.count, on_skip);
       rank.device_residual = std::make_unique<DeviceCoderState>(
-          ResidualSpec{.kind = ResidualKind::kErrorFeedback, .on_skip = on_skip}, shape_.count, place, nullptr);
+          ResidualSpec{.kind = ResidualKind::kErrorFeedback, .on_skip = on_skip}, shape_.count, nullptr, place);
     }
     msg_.seed = random(), msg_.slot = static_cast<uint32_t>(random() % 9), msg_.matrices = shape_.matrices;
     msg_.step = within(random, 0, 100), msg_.ranks = static_cast<int>(ranks_.size());

@@ -13,10 +13,18 @@
 #include <string>
 
 #include "compression/compression_state.h"
+#include "engine/base/core/check.h"
 #include "engine/base/core/dtype.h"
 #include "engine/base/core/view.h"
 
 namespace thinwire {
+
+// What messages consist of, in the order of kernel tables and of payload headers.
+inline constexpr DType kElementTypes[] = {DType::f32, DType::bf16, DType::f16};
+inline size_t index_of(DType dtype) {
+  TW_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "coding of ", name_of(dtype));
+  return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
+}
 
 // A matrix inside of a message: elements [first, first + rows * cols), row by row.
 struct MatrixShape {

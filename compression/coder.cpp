@@ -8,10 +8,6 @@
 
 namespace thinwire {
 
-void hadamard32(float* x, int64_t n) {
-  TW_PICK_KERNELS(hadamard_kernels).hadamard(x, x, n);
-}
-
 void CompressionStats::add(const CompressionStats& other) {
   encode_ns += other.encode_ns;
   decode_ns += other.decode_ns;

@@ -82,8 +82,4 @@ class Coder {
   std::shared_ptr<const Parts> parts_;
 };
 
-// In place on fp32: orthonormal Hadamard transform of each block of 32 elements (its own inverse); a last block that is
-// not full is left as it is.
-void hadamard32(float* x, int64_t n);
-
 }  // namespace thinwire

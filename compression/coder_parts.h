@@ -9,8 +9,8 @@
 #include <span>
 
 #include "compression/coder.h"
-#include "compression/hadamard_kernel.h"
 #include "compression/residual.h"
+#include "compression/tile_kernel.h"
 #include "engine/base/core/check.h"
 #include "engine/base/core/philox.h"
 #include "engine/base/ops/parallel_for.h"
@@ -23,10 +23,6 @@ inline constexpr int64_t kLargestTile = 32768;
 // The error of one tile (or whole message) in so many is measured, where the codec does not know it anyway.
 inline constexpr int64_t kSampleEvery = 64;
 
-inline size_t index_of(DType dtype) {
-  TW_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "coding of ", name_of(dtype));
-  return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
-}
 inline char* at_element(const View& v, int64_t i) {
   return static_cast<char*>(v.data) + static_cast<size_t>(i) * size_of(v.dtype);
 }
@@ -107,7 +103,7 @@ struct Coder::Parts {
   Traits inner, outer;
   bool tiled = false;  // else a piece is coded whole
   int64_t tile = 0;
-  const HadamardKernels& kernels = TW_PICK_KERNELS(hadamard_kernels);
+  const TileKernels& kernels = TW_PICK_KERNELS(tile_kernels);
 
   bool in_fp32() const { return stored_in(residual) == ResidualDtype::kFp32; }
   bool in_8_bits() const { return keeps_residual(residual.kind) && stored_in(residual) == ResidualDtype::kInt8; }

@@ -18,7 +18,7 @@
 #include <algorithm>
 
 #include "compression/device_tile.h"
-#include "compression/hadamard_kernel.h"
+#include "compression/tile_kernel.h"
 #include "engine/base/ops/cuda_reduce.h"
 
 namespace thinwire {

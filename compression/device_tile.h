@@ -236,7 +236,7 @@ struct PartPlace {
 };
 
 // ---- the transform -------------------------------------------------------------------------------------------------
-// hadamard32() of the tile: eight neighbouring threads hold a block. All threads call.
+// TileKernels::hadamard of the tile: eight neighbouring threads hold a block. All threads call.
 TW_DEVICE void hadamard_tile(TileValues& v, int n) {
   TW_UNROLL
   for (int s = 0; s < kTileSteps; ++s) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "compression/compression_state.h"
-#include "compression/hadamard_kernel.h"
 #include "compression/rule.h"
+#include "compression/tile_kernel.h"
 
 namespace thinwire {
 

@@ -22,11 +22,6 @@ namespace {
 constexpr std::array<std::string_view, 4> kFormats = {"bf16", "fp16", "e4m3", "e5m2"};
 constexpr int64_t kBlock = 1 << 15;  // elements of one thread's turn
 
-size_t index_of(DType dtype) {
-  TW_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "cast of ", name_of(dtype));
-  return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
-}
-
 class Cast final : public Codec {
  public:
   explicit Cast(size_t format) : format_(format), kernels_(TW_PICK_KERNELS(cast_kernels)) {}

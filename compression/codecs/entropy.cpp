@@ -14,6 +14,7 @@
 #include "compression/codecs/frame_chain.h"
 #include "compression/codecs/huffman.h"
 #include "compression/codecs/huffman_kernel.h"
+#include "compression/tile_kernel.h"
 
 namespace thinwire {
 namespace {
@@ -23,12 +24,6 @@ constexpr size_t kHeader = 8;      // length (4), mode (1), dtype (1), first and
 constexpr size_t kStreams = 8;     // lengths of the four streams (2 each)
 enum Mode : uint8_t { kRaw = 0, kCoded = 1, kConstant = 2 };
 
-uint8_t kind_of(DType dtype) {
-  return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
-}
-DType dtype_of(uint8_t kind) {
-  return kind == 0 ? DType::f32 : kind == 1 ? DType::bf16 : DType::f16;
-}
 size_t rest_bytes(DType dtype, int64_t n) {
   return static_cast<size_t>(n) * (size_of(dtype) - 1);
 }
@@ -65,7 +60,7 @@ size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman
   huffman.count(symbols, n, quarter);
   const HuffmanPlan plan = plan_huffman(quarter);
   Header header;
-  header.kind = kind_of(dtype);
+  header.kind = static_cast<uint8_t>(index_of(dtype));
   header.first = plan.first, header.last = plan.last;
   for (size_t s = 0; s < 256; ++s) finite &= plan.counts[s] == 0 || !non_finite_symbol(dtype, s);
   const size_t rest = rest_bytes(dtype, n), raw = static_cast<size_t>(n) * size_of(dtype);
@@ -99,7 +94,6 @@ size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman
 
 Encoded Entropy::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
-  TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "entropy: ", name_of(in.dtype));
   TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "entropy: too little room: ", out.size(), " bytes");
   const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
   const HuffmanKernels& huffman = TW_PICK_KERNELS(huffman_kernels);
@@ -147,6 +141,7 @@ const std::byte* decode_symbols(const HuffmanKernels& huffman, const Header& hea
 void Entropy::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
   const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
   const HuffmanKernels& huffman = TW_PICK_KERNELS(huffman_kernels);
+  const TileKernels& tile = TW_PICK_KERNELS(tile_kernels);
   const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
   TW_CHECK(!accumulate || out.dtype == DType::f32, "entropy: sums are fp32, not ", name_of(out.dtype));
   const auto length_of = [&](int64_t, std::span<const std::byte> left) -> size_t {
@@ -154,33 +149,27 @@ void Entropy::decode(const Msg& msg, std::span<const std::byte> in, View out, bo
     if (left.size() < kHeader) return 0;
     std::memcpy(&header, left.data(), kHeader);
     if (header.mode > kConstant || header.kind > 2 || header.length < kHeader) return 0;
-    return out.dtype == DType::f32 || out.dtype == dtype_of(header.kind) ? header.length : 0;
+    return out.dtype == DType::f32 || out.dtype == kElementTypes[header.kind] ? header.length : 0;
   };
   const auto decode_one = [&](int64_t f, std::span<const std::byte> frame) {
     Header header;
     std::memcpy(&header, frame.data(), kHeader);
-    const DType dtype = dtype_of(header.kind);
+    const DType dtype = kElementTypes[header.kind];
     const int64_t n = std::min(kFrame, count - f * kFrame);
     const bool same = out.dtype == dtype && !accumulate;
     std::byte* to = static_cast<std::byte*>(out.data) + static_cast<size_t>(f * kFrame) * size_of(out.dtype);
-    uint8_t symbols[kFrame];
+    alignas(64) std::byte narrow[kFrame * sizeof(float)];  // as encoded, where that is not what is asked for
+    std::byte* const values = same ? to : narrow;
     if (header.mode == kRaw) {
       if (frame.size() != kHeader + static_cast<size_t>(n) * size_of(dtype)) return false;
-      if (same) {
-        std::memcpy(to, frame.data() + kHeader, frame.size() - kHeader);
-      } else {
-        std::byte rest[3 * kFrame];
-        kernels.split(frame.data() + kHeader, dtype, n, symbols, rest);
-        kernels.merge_wide(symbols, rest, dtype, n, reinterpret_cast<float*>(to), accumulate);
-      }
-      return true;
+      std::memcpy(values, frame.data() + kHeader, frame.size() - kHeader);
+    } else {
+      uint8_t symbols[kFrame];
+      const std::byte* rest = decode_symbols(huffman, header, frame, dtype, n, symbols);
+      if (!rest) return false;
+      kernels.merge(symbols, rest, dtype, n, values);
     }
-    const std::byte* rest = decode_symbols(huffman, header, frame, dtype, n, symbols);
-    if (!rest) return false;
-    if (same)
-      kernels.merge(symbols, rest, dtype, n, to);
-    else
-      kernels.merge_wide(symbols, rest, dtype, n, reinterpret_cast<float*>(to), accumulate);
+    if (!same) (accumulate ? tile.add_raw : tile.load)[header.kind](values, reinterpret_cast<float*>(to), n);
     return true;
   };
   decode_chain(msg.threads, in, frames, "entropy into " + std::string(name_of(out.dtype)), length_of, decode_one);

@@ -58,31 +58,8 @@ void merge(const uint8_t* __restrict symbols, const std::byte* __restrict rest_b
   }
 }
 
-void merge_wide(const uint8_t* symbols, const std::byte* rest, DType dtype, int64_t n, float* out, bool accumulate) {
-  constexpr int64_t kPart = 256;
-  alignas(64) uint8_t narrow[2 * kPart];
-  alignas(64) float wide[kPart];
-  for (int64_t at = 0; at < n; at += kPart) {
-    const int64_t m = n - at < kPart ? n - at : kPart;
-    if (dtype == DType::f32) {
-      const uint8_t* upper = (const uint8_t*)rest + at;
-      const Loose16* low = (const Loose16*)((const uint8_t*)rest + n) + at;
-      for (int64_t i = 0; i < m; ++i)
-        ((uint32_t __attribute__((may_alias))*)wide)[i] = (uint32_t)half_of(symbols[at + i], upper[i]) << 16 | low[i];
-    } else {
-      merge(symbols + at, rest + at, dtype, m, (std::byte*)narrow);
-      for_vectors(m, [&](auto part, int64_t i, int64_t count) TW_INLINE_LAMBDA {
-        const VecF v = dtype == DType::bf16 ? load_at(part, (const Bf16*)narrow + i, count)
-                                            : load_at(part, (const Fp16*)narrow + i, count);
-        store_at(part, wide + i, v, count);
-      });
-    }
-    for (int64_t i = 0; i < m; ++i) out[at + i] = accumulate ? out[at + i] + wide[i] : wide[i];
-  }
-}
-
 }  // namespace
 
-constinit const EntropyKernels entropy_kernels = {split, merge, merge_wide};
+constinit const EntropyKernels entropy_kernels = {split, merge};
 
 }  // namespace thinwire::TW_ISA

@@ -36,9 +36,6 @@ struct EntropyKernels {
   // byte each, then for fp32 the lower 16 bits, two bytes each; fp16: the lower byte.
   void (*split)(const std::byte* in, DType dtype, int64_t n, uint8_t* symbols, std::byte* rest);
   void (*merge)(const uint8_t* symbols, const std::byte* rest, DType dtype, int64_t n, std::byte* out);
-  // The same into fp32: out = or += values.
-  void (*merge_wide)(const uint8_t* symbols, const std::byte* rest, DType dtype, int64_t n, float* out,
-                     bool accumulate);
 };
 TW_DECLARE_KERNELS(EntropyKernels, entropy_kernels)
 

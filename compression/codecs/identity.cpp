@@ -1,21 +1,14 @@
 // Codec identity: what leaves a rank is what was there. The default of every site. A channel that holds it calls the
 // plain collective on the caller's memory (law 3); encode and decode are copies, for where it is a part of a message.
 // Behind it stand the defaults of the base class.
-#include <cmath>
 #include <cstring>
 
 #include "compression/codec_table.h"
+#include "compression/tile_kernel.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire {
 namespace {
-
-template <typename T>
-bool all_finite(const T* x, int64_t n) {
-  bool finite = true;
-  for (int64_t i = 0; i < n; ++i) finite &= static_cast<bool>(std::isfinite(to_float(x[i])));
-  return finite;
-}
 
 class Identity final : public Codec {
  public:
@@ -26,11 +19,7 @@ class Identity final : public Codec {
   size_t wire_bytes(int64_t count, DType dtype) const override { return static_cast<size_t>(count) * size_of(dtype); }
   Encoded encode(const Msg&, View in, std::span<std::byte> out, CompressionState*) const override {
     if (in.bytes() > 0) std::memcpy(out.data(), in.data, in.bytes());
-    const int64_t n = in.count();
-    const bool finite = in.dtype == DType::f32    ? all_finite(in.as<float>(), n)
-                        : in.dtype == DType::bf16 ? all_finite(in.as<Bf16>(), n)
-                                                  : all_finite(in.as<Fp16>(), n);
-    return {in.bytes(), !finite};
+    return {in.bytes(), !TW_PICK_KERNELS(tile_kernels).all_finite[index_of(in.dtype)](in.data, in.count())};
   }
   void decode(const Msg&, std::span<const std::byte> in, View out, bool accumulate) const override {
     check_payload("identity", in, out.bytes(), out.count());

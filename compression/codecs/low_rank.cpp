@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "compression/tile_kernel.h"
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/philox.h"
@@ -62,7 +63,7 @@ std::string low_rank_name(const CodecSpec& spec) {
 }
 
 bool all_finite(const float* x, int64_t n) {
-  return kernels().finite(x, n);
+  return TW_PICK_KERNELS(tile_kernels).all_finite[0](x, n);
 }
 
 LowRankLayout::LowRankLayout(const CodecSpec& spec, int64_t message_count, std::span<const MatrixShape> shapes)

@@ -261,18 +261,6 @@ void expand(const float* p, int64_t ldp, const float* q, int64_t ldq, int64_t ra
   if (j < width) expand_panel<1>(Ragged{}, width - j, p, ldp, q + j, ldq, rank, rows, out + j, ldo, how);
 }
 
-bool finite(const float* x, int64_t n) {
-  VecU worst{};
-  for_vectors(n, [&](auto part, int64_t i, int64_t lanes) TW_INLINE_LAMBDA {
-    const VecU bits = (VecU)load_at(part, x + i, lanes) & 0x7fffffffu;
-    worst = bits > worst ? bits : worst;
-  });
-  for (int i = 0; i < kLanes; ++i) {
-    if (worst[i] >= 0x7f800000u) return false;
-  }
-  return true;
-}
-
 // ---- orthonormalisation
 
 TW_INLINE double add_8(const double* s) {
@@ -432,6 +420,6 @@ void apply(float* a, int64_t length, int64_t vectors, const double* t, int64_t f
 
 }  // namespace
 
-constinit const LowRankKernels low_rank_kernels = {left, right, expand, finite, gram_rows, invert_gram, apply};
+constinit const LowRankKernels low_rank_kernels = {left, right, expand, gram_rows, invert_gram, apply};
 
 }  // namespace thinwire::TW_ISA

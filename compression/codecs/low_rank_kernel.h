@@ -21,7 +21,6 @@ struct LowRankKernels {
   // v = sum_c p[c * ldp + i] * q[c * ldq + j] in the order of c, then out[i * ldo + j] = v, += v, or = out - v.
   void (*expand)(const float* p, int64_t ldp, const float* q, int64_t ldq, int64_t rank, int64_t rows, int64_t width,
                  float* out, int64_t ldo, Expand how);
-  bool (*finite)(const float* x, int64_t n);
 
   // gram[i * vectors + j] = <a_i, a_j> in double, for i in [row, row + 4), j >= i (clipped to vectors).
   void (*gram_rows)(const float* a, int64_t length, int64_t vectors, int64_t row, double* gram);

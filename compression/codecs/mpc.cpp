@@ -13,20 +13,15 @@
 #include "compression/codec_table.h"
 #include "compression/codecs/frame_chain.h"
 #include "compression/codecs/mpc_kernel.h"
+#include "compression/tile_kernel.h"
 
 namespace thinwire {
 namespace {
 
 constexpr int64_t kFrame = 65536;         // elements
-constexpr uint32_t kMagic = 0x63706d00u;  // plus dimension - 1, plus 32 for bf16 pairs, 64 for fp16 pairs
+constexpr uint32_t kMagic = 0x63706d00u;  // plus dimension - 1, plus 32 times the element type
 constexpr size_t kHeader = 2 * sizeof(uint32_t);
 
-uint32_t kind_of(DType dtype) {
-  return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
-}
-DType dtype_of(uint32_t kind) {
-  return kind == 0 ? DType::f32 : kind == 1 ? DType::bf16 : DType::f16;
-}
 int64_t words_of(int64_t count, DType dtype) {
   return dtype == DType::f32 ? count : (count + 1) / 2;
 }
@@ -59,36 +54,36 @@ class Mpc final : public Codec {
   }
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
     const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
-    TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "mpc: ", name_of(in.dtype));
     TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "mpc: too little room: ", out.size(), " bytes");
-    const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+    const auto all_finite = TW_PICK_KERNELS(tile_kernels).all_finite[index_of(in.dtype)];
     const std::byte* x = static_cast<const std::byte*>(in.data);
     bool finite = true;
     const size_t length =
         encode_chain(msg.threads, frames, frame_bound(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
           const int64_t n = std::min(kFrame, count - f * kFrame);
           const std::byte* from = x + static_cast<size_t>(f * kFrame) * size_of(in.dtype);
-          if (!kernels.all_finite(from, in.dtype, n)) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
+          if (!all_finite(from, n)) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
           return encode_frame(from, in.dtype, n, to);
         });
     return {length, !finite};
   }
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
     const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+    const TileKernels& tile = TW_PICK_KERNELS(tile_kernels);
     const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
     TW_CHECK(!accumulate || out.dtype == DType::f32, "mpc: sums are fp32, not ", name_of(out.dtype));
     const auto size_at = [&](int64_t f) { return std::min(kFrame, count - f * kFrame); };
     const auto length_of = [&](int64_t f, std::span<const std::byte> rest) -> size_t {
       if (rest.size() < kHeader) return 0;
       const uint32_t kind = (read_word(rest.data()) - kMagic) >> 5;
-      if (kind > 2 || (out.dtype != DType::f32 && out.dtype != dtype_of(kind))) return 0;
-      const int64_t words = words_of(size_at(f), dtype_of(kind)), groups = groups_of(words);
+      if (kind > 2 || (out.dtype != DType::f32 && out.dtype != kElementTypes[kind])) return 0;
+      const int64_t words = words_of(size_at(f), kElementTypes[kind]), groups = groups_of(words);
       if (read_word(rest.data() + 4) != words || (rest.size() - kHeader) / 4 < static_cast<size_t>(groups)) return 0;
       return kHeader + 4 * static_cast<size_t>(groups + kernels.count_bits(rest.data() + kHeader, groups));
     };
     const auto decode_one = [&](int64_t f, std::span<const std::byte> frame) {
       const uint32_t head = read_word(frame.data()) - kMagic;
-      const DType dtype = dtype_of(head >> 5);
+      const DType dtype = kElementTypes[head >> 5];
       const int dimension = static_cast<int>(head & 31) + 1;
       const int64_t n = size_at(f), words = words_of(n, dtype), per_word = dtype == DType::f32 ? 1 : 2;
       const std::byte* bitmap = frame.data() + kHeader;
@@ -104,7 +99,7 @@ class Mpc final : public Codec {
           std::memcpy(static_cast<std::byte*>(out.data) + static_cast<size_t>(first) * size_of(dtype), unit,
                       static_cast<size_t>(values) * size_of(dtype));
         else
-          kernels.widen(unit, dtype, values, out.as<float>() + first, accumulate);
+          (accumulate ? tile.add_raw : tile.load)[head >> 5](unit, out.as<float>() + first, values);
       }
       return true;
     };
@@ -115,7 +110,7 @@ class Mpc final : public Codec {
   size_t encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out) const {
     const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
     const int64_t words = words_of(count, dtype);
-    write_word(out, kMagic + 32 * kind_of(dtype) + static_cast<uint32_t>(dimension_ - 1));
+    write_word(out, kMagic + 32 * static_cast<uint32_t>(index_of(dtype)) + static_cast<uint32_t>(dimension_ - 1));
     write_word(out + 4, static_cast<uint32_t>(words));
     std::byte* bitmap = out + kHeader;
     std::byte* const first = bitmap + 4 * groups_of(words);

@@ -117,39 +117,8 @@ void decode_unit(const std::byte* bitmap, const std::byte* payload, int64_t word
   for (int64_t i = dimension; i < n; ++i) out[i] += out[i - dimension];
 }
 
-bool all_finite(const std::byte* in, DType dtype, int64_t n) {
-  uint32_t bad = 0;
-  if (dtype == DType::f32) {
-    const Loose32* x = (const Loose32*)in;
-    for (int64_t i = 0; i < n; ++i) bad |= (x[i] & 0x7fffffffu) > 0x7f7fffffu;
-    return bad == 0;
-  }
-  typedef uint16_t Loose16 __attribute__((aligned(1), may_alias));
-  const Loose16* x = (const Loose16*)in;
-  const uint16_t most = dtype == DType::bf16 ? 0x7f7f : 0x7bff;
-  uint16_t bad16 = 0;
-  for (int64_t i = 0; i < n; ++i) bad16 |= (x[i] & 0x7fff) > most;
-  return bad16 == 0;
-}
-
-template <typename T>
-TW_INLINE void widen_from(const T* in, int64_t n, float* out, bool accumulate) {
-  for_vectors(n, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
-    const VecF v = load_at(part, in + i, m);
-    store_at(part, out + i, accumulate ? load_at(part, out + i, m) + v : v, m);
-  });
-}
-void widen(const void* in, DType dtype, int64_t n, float* out, bool accumulate) {
-  if (dtype == DType::f32)
-    widen_from((const float*)in, n, out, accumulate);
-  else if (dtype == DType::bf16)
-    widen_from((const Bf16*)in, n, out, accumulate);
-  else
-    widen_from((const Fp16*)in, n, out, accumulate);
-}
-
 }  // namespace
 
-constinit const MpcKernels mpc_kernels = {encode_unit, count_bits, decode_unit, all_finite, widen};
+constinit const MpcKernels mpc_kernels = {encode_unit, count_bits, decode_unit};
 
 }  // namespace thinwire::TW_ISA

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/base/core/dtype.h"
 #include "engine/base/ops/kernel_table.h"
 
 namespace thinwire {
@@ -19,10 +18,6 @@ struct MpcKernels {
   int64_t (*count_bits)(const std::byte* bitmap, int64_t words);
   // The reverse; the payload has exactly as many words as the bitmap has bits. Writes words rounded up to 32.
   void (*decode_unit)(const std::byte* bitmap, const std::byte* payload, int64_t words, int dimension, uint32_t* out);
-  // Whether none of the n values is NaN or infinite.
-  bool (*all_finite)(const std::byte* in, DType dtype, int64_t n);
-  // out = or += n values of the dtype.
-  void (*widen)(const void* in, DType dtype, int64_t n, float* out, bool accumulate);
 };
 TW_DECLARE_KERNELS(MpcKernels, mpc_kernels)
 

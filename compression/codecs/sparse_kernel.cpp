@@ -290,10 +290,6 @@ void to_fp16(const float* v, int64_t n, float scale, uint16_t* out) {
     store_at(part, (Fp16*)out + i, saturate(load_at(part, v + i, m) * splat(scale), 65504.0f), m);
   });
 }
-void from_bf16(const uint16_t* v, int64_t n, float* out) {
-  for_vectors(n, [&](auto part, int64_t i, int64_t m)
-                     TW_INLINE_LAMBDA { store_at(part, out + i, load_at(part, (const Bf16*)v + i, m), m); });
-}
 void from_fp16(const uint16_t* v, int64_t n, float scale, float* out) {
   for_vectors(n, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
     store_at(part, out + i, load_at(part, (const Fp16*)v + i, m) * splat(scale), m);
@@ -311,6 +307,6 @@ uint32_t max_key(const float* x, int64_t n) {
 
 constinit const SparseKernels sparse_kernels = {bracket,   gather_keys, kth_largest, find_small, take,
                                                 take_bits, pack,        unpack,      clear,      to_bf16,
-                                                to_fp16,   from_bf16,   from_fp16,   max_key};
+                                                to_fp16,   from_fp16,   max_key};
 
 }  // namespace thinwire::TW_ISA

@@ -44,10 +44,9 @@ struct SparseKernels {
   int64_t (*unpack)(const uint8_t* bits, int64_t n, const float* values, float* out, bool accumulate);
   // Sets x to zero where bits are set.
   void (*clear)(float* x, int64_t n, const uint8_t* bits);
-  // Values to and from their wire types. Finite ones saturate, infinity and NaN stay; fp16 holds v * scale.
+  // Values to their wire types, and from fp16. Finite ones saturate, infinity and NaN stay; fp16 holds v * scale.
   void (*to_bf16)(const float* v, int64_t n, uint16_t* out);
   void (*to_fp16)(const float* v, int64_t n, float scale, uint16_t* out);
-  void (*from_bf16)(const uint16_t* v, int64_t n, float* out);
   void (*from_fp16)(const uint16_t* v, int64_t n, float scale, float* out);
   uint32_t (*max_key)(const float* x, int64_t n);
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "compression/tile_kernel.h"
 #include "engine/base/core/dtype.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
@@ -199,7 +200,7 @@ void read_values(ValueFormat format, int exponent, const std::byte* in, int64_t 
     const int64_t m = std::min<int64_t>(1024, count - i);
     std::memcpy(words, in + i * 2, static_cast<size_t>(m) * 2);
     if (format == ValueFormat::kBf16)
-      kernels.from_bf16(words, m, values + i);
+      TW_PICK_KERNELS(tile_kernels).load[index_of(DType::bf16)](words, values + i, m);
     else
       kernels.from_fp16(words, m, std::ldexp(1.0f, exponent), values + i);
   }

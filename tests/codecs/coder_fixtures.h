@@ -11,8 +11,8 @@
 
 #include "compression/codec_table.h"
 #include "compression/coder.h"
-#include "compression/hadamard_kernel.h"
 #include "compression/residual.h"
+#include "compression/tile_kernel.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire::test {

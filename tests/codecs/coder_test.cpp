@@ -330,7 +330,8 @@ TEST(Hadamard, AgreesWithTheMatrixAndIsItsOwnInverse) {
   const int64_t n = 32 * 7 + 19;
   const std::vector<float> x = make_data(DataKind::kHeavyTail, n, 3);
   Fenced y(x.data(), x.size() * 4);
-  hadamard32(reinterpret_cast<float*>(y.data()), n);
+  const auto transform = [&](float* v) { TW_PICK_KERNELS(tile_kernels).hadamard(v, v, n); };
+  transform(reinterpret_cast<float*>(y.data()));
   std::vector<float> once = as_floats(y.span(), DType::f32);
   for (int64_t i = 0; i < n; ++i) {
     if (i >= 32 * 7) {
@@ -345,7 +346,7 @@ TEST(Hadamard, AgreesWithTheMatrixAndIsItsOwnInverse) {
     }
     EXPECT_NEAR(once[i], exact / std::sqrt(32.0), 7 * 0x1p-24 * size / std::sqrt(32.0));  // 5 additions, a product
   }
-  hadamard32(reinterpret_cast<float*>(y.data()), n);
+  transform(reinterpret_cast<float*>(y.data()));
   EXPECT_GT(snr_db(x, as_floats(y.span(), DType::f32)), 130.0);
 }
 

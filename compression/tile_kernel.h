@@ -1,5 +1,5 @@
-// What the coder does to a tile in cache beside the codec's own work: the Hadamard transform, residuals, sums of
-// squares.
+// What coders do to elements in cache beside the codec's own work: the Hadamard transform, other element types,
+// residuals, sums of squares.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ struct TileSums {
   float error = 0.0f, signal = 0.0f, residual = 0.0f;  // squares of x - decoded, of x, of the residual written
 };
 
-// Arrays of three are indexed by the element type of the void pointer: 0 fp32, 1 bf16, 2 fp16. Nothing needs alignment
+// Arrays of three are indexed by the element type of the void pointer (index_of() in codec.h). Nothing needs alignment
 // beyond that of its elements. Every function rounds each element the same way in every instruction set.
-struct HadamardKernels {
-  // out = blocks of 32 of x transformed, the rest as it is; may be x itself
+struct TileKernels {
+  // out = blocks of 32 of x transformed, orthonormally (its own inverse), the rest as it is; may be x itself
   void (*hadamard)(const float* x, float* out, int64_t n);
   void (*load[3])(const void* in, float* x, int64_t n);                                   // x = in
   void (*load_add[3])(const void* in, const float* e, float scale, float* x, int64_t n);  // x = fma(e, scale, in)
@@ -27,6 +27,7 @@ struct HadamardKernels {
   void (*add_raw[3])(const void* in, float* x, int64_t n);                                // x += in
   void (*store[3])(const float* x, void* out, int64_t n);                                 // out = x, rounded
   void (*add_store[3])(const float* x, void* out, int64_t n);                             // out = out + x, rounded once
+  bool (*all_finite[3])(const void* in, int64_t n);
   void (*squares)(const float* x, const float* decoded, int64_t n, TileSums& sums);
   // residual = (x - decoded) * inverse_scale; may be `decoded` itself. The 4 n bytes at each `ahead` are fetched into
   // the cache meanwhile: they are what the next tile starts with (any address will do).
@@ -45,6 +46,6 @@ struct HadamardKernels {
                   int64_t n);
   void (*dither16)(const float* x, uint32_t key0, uint32_t key1, uint64_t first, uint16_t* out, int64_t n);
 };
-TW_DECLARE_KERNELS(HadamardKernels, hadamard_kernels)
+TW_DECLARE_KERNELS(TileKernels, tile_kernels)
 
 }  // namespace thinwire

@@ -1,5 +1,5 @@
-// Butterflies in registers, and element-by-element loops over tiles.
-#include "compression/hadamard_kernel.h"
+// Butterflies in registers, and element-by-element loops.
+#include "compression/tile_kernel.h"
 
 #include <utility>
 
@@ -82,6 +82,20 @@ void add_store(const float* x, void* out_start, int64_t n) {
   for_vectors(n, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
     store_at(part, out + i, load_at(part, out + i, m) + load_at(part, x + i, m), m);
   });
+}
+
+template <typename T>
+bool all_finite(const void* in_start, int64_t n) {
+  const T* in = (const T*)in_start;
+  VecI most{};
+  for_vectors(n, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
+    const VecI size = (VecI)load_at(part, in + i, m) & 0x7fffffff;
+    most = size > most ? size : most;
+  });
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (most[lane] >= 0x7f800000) return false;
+  }
+  return true;
 }
 
 void squares(const float* x, const float* decoded, int64_t n, TileSums& sums) {
@@ -225,7 +239,7 @@ void unpack8(const int8_t* codes, const float* scales, float* x, int64_t n) {
 
 }  // namespace
 
-constinit const HadamardKernels hadamard_kernels = {
+constinit const TileKernels tile_kernels = {
     hadamard,
     {load_tile<float>, load_tile<Bf16>, load_tile<Fp16>},
     {load_add<float>, load_add<Bf16>, load_add<Fp16>},
@@ -233,6 +247,7 @@ constinit const HadamardKernels hadamard_kernels = {
     {add_raw<float>, add_raw<Bf16>, add_raw<Fp16>},
     {store_tile<float>, store_tile<Bf16>, store_tile<Fp16>},
     {add_store<float>, add_store<Bf16>, add_store<Fp16>},
+    {all_finite<float>, all_finite<Bf16>, all_finite<Fp16>},
     squares,
     error_feedback,
     ema,

@@ -21,10 +21,6 @@ constexpr int64_t kLanes = kSketchLanes;
 constexpr uint32_t kTail = 3;       // in State::where: in the tail, or not in the union
 constexpr uint16_t kFull = 0xffff;  // a cell's count of elements that no longer changes: it never gets down to one
 
-const SketchKernels& table_kernels() {
-  return TW_PICK_KERNELS(sketch_kernels);
-}
-
 int64_t bit_bytes(int64_t bits) {
   return (bits + 7) / 8;
 }
@@ -287,7 +283,7 @@ bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CompressionS
   for (int64_t b = 0; b * kLanes < n; b += kRun) {
     const int64_t first = b * kLanes, count = std::min(kRun * kLanes, n - first);
     for (int64_t i = 0; i * kLanes < count; ++i) s.cells_of(b + i, rows + 3 * i);
-    table_kernels().add(x + first, count, s.in_table.data() + first / 8, rows, inverse, out);
+    sparse_table().add_to_tables(x + first, count, s.in_table.data() + first / 8, rows, inverse, out);
   }
   int32_t* behind = out + s.rows * 3 * kLanes;
   for (int64_t element : s.tail) *behind++ = static_cast<int32_t>(std::lrint(x[element] * inverse));
@@ -412,7 +408,7 @@ void Sketch::own_error(const Msg& msg, View x_view, const CompressionState& stat
   const float inverse = 1.0f / s.step;
   for_union(s, 0, s.count, msg.threads, [&](const uint8_t* bits, int64_t from, int64_t count, int64_t) {
     if (s.tables)
-      table_kernels().subtract(x + from, count, bits, inverse, s.step);
+      sparse_table().subtract_rounded(x + from, count, bits, inverse, s.step);
     else
       sparse_table().clear(x + from, count, bits);
   });

@@ -303,10 +303,34 @@ uint32_t max_key(const float* x, int64_t n) {
   return reduce_keys(best);
 }
 
+void add_to_tables(const float* x, int64_t n, const uint8_t* bits, const uint32_t* cells, float inverse,
+                   int32_t* table) {
+  for_vectors(n, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
+    const uint32_t mask = bits_at(part, bits, i, m);
+    if (mask == 0) return;
+    const VecF whole = keep_lanes(mask, vround(load_at(part, x + i, m) * splat(inverse)));
+    const VecU q = (VecU) __builtin_convertvector(whole, VecI);
+    const uint32_t* rows = cells + i / kSketchLanes * 3;
+    for (int j = 0; j < 3; ++j) {
+      float* row = (float*)(table + rows[j] + i % kSketchLanes);  // bits only; rows are always whole
+      store(row, (VecF)((VecU)load(row) + q));
+    }
+  });
+}
+
+void subtract_rounded(float* x, int64_t n, const uint8_t* bits, float inverse, float step) {
+  for_vectors(n, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
+    const uint32_t mask = bits_at(part, bits, i, m);
+    if (mask == 0) return;
+    const VecF v = load_at(part, x + i, m);
+    store_at(part, x + i, v - keep_lanes(mask, vround(v * splat(inverse)) * splat(step)), m);
+  });
+}
+
 }  // namespace
 
-constinit const SparseKernels sparse_kernels = {bracket,   gather_keys, kth_largest, find_small, take,
-                                                take_bits, pack,        unpack,      clear,      to_bf16,
-                                                to_fp16,   from_fp16,   max_key};
+constinit const SparseKernels sparse_kernels = {bracket,   gather_keys, kth_largest, find_small,    take,
+                                                take_bits, pack,        unpack,      clear,         to_bf16,
+                                                to_fp16,   from_fp16,   max_key,     add_to_tables, subtract_rounded};
 
 }  // namespace thinwire::TW_ISA

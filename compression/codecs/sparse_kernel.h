@@ -10,7 +10,7 @@
 
 namespace thinwire {
 
-inline constexpr int64_t kSparseSlack = 16;
+inline constexpr int64_t kSparseSlack = 16, kSketchLanes = 16;
 inline constexpr uint32_t kInfiniteKey = 0x7f800000u;
 
 // Which numbers are taken: keys above `key`, and of those equal to it the first `ties` in order of index.
@@ -49,20 +49,16 @@ struct SparseKernels {
   void (*to_fp16)(const float* v, int64_t n, float scale, uint16_t* out);
   void (*from_fp16)(const uint16_t* v, int64_t n, float scale, float* out);
   uint32_t (*max_key)(const float* x, int64_t n);
+
+  // The integer sketch: numbers on a grid, added into three tables. Elements come in blocks of kSketchLanes; the cells
+  // of a block are one row of kSketchLanes cells in each table. table[cells[3 b + j] + lane] += round(x[16 b + lane] *
+  // inverse) for j = 0, 1, 2 where the bit is set; mod 2^32. x, bits: of n elements from a multiple of 16; cells: first
+  // cell of the rows of each block.
+  void (*add_to_tables)(const float* x, int64_t n, const uint8_t* bits, const uint32_t* cells, float inverse,
+                        int32_t* table);
+  // x -= round(x * inverse) * step where the bit is set; exact when inverse == 1 / step is a power of two.
+  void (*subtract_rounded)(float* x, int64_t n, const uint8_t* bits, float inverse, float step);
 };
 TW_DECLARE_KERNELS(SparseKernels, sparse_kernels)
-
-inline constexpr int64_t kSketchLanes = 16;
-
-// The integer sketch: numbers on a grid, added into three tables. Elements come in blocks of kSketchLanes; the cells of
-// a block are one row of kSketchLanes cells in each table.
-struct SketchKernels {
-  // table[cells[3 b + j] + lane] += round(x[16 b + lane] * inverse) for j = 0, 1, 2 where the bit is set; mod 2^32.
-  // x, bits: of n elements from a multiple of 16; cells: first cell of the rows of each block.
-  void (*add)(const float* x, int64_t n, const uint8_t* bits, const uint32_t* cells, float inverse, int32_t* table);
-  // x -= round(x * inverse) * step where the bit is set; exact when inverse == 1 / step is a power of two.
-  void (*subtract)(float* x, int64_t n, const uint8_t* bits, float inverse, float step);
-};
-TW_DECLARE_KERNELS(SketchKernels, sketch_kernels)
 
 }  // namespace thinwire

@@ -75,30 +75,17 @@ Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const Re
   parts_ = std::move(parts);
 }
 
-std::string Coder::name() const {
-  std::string name = parts_->codec->name();
-  if (parts_->spec.hadamard) name = "hadamard + " + name;
-  switch (parts_->residual.kind) {
-    case ResidualKind::kNone:
-      break;
-    case ResidualKind::kErrorFeedback:
-      name += " + error_feedback";
-      break;
-    case ResidualKind::kLazy:
-      name += " + lazy";
-      break;
-    case ResidualKind::kEma:
-      name += " + ema";
-      break;
-    case ResidualKind::kValueDifference:
-      name += " + value_difference";
-      break;
-  }
-  if (keeps_residual(parts_->residual.kind) && parts_->residual.kind != ResidualKind::kEma && !parts_->in_fp32())
-    name += parts_->in_8_bits() ? " in int8" : " in bf16";
+std::string Coder::Parts::name() const {
+  constexpr const char* kResiduals[] = {"", " + error_feedback", " + lazy", " + ema", " + value_difference"};
+  std::string name = (spec.hadamard ? "hadamard + " : "") + codec->name() + kResiduals[static_cast<int>(residual.kind)];
+  if (keeps_residual(residual.kind) && residual.kind != ResidualKind::kEma && !in_fp32())
+    name += in_8_bits() ? " in int8" : " in bf16";
   return name;
 }
 
+std::string Coder::name() const {
+  return parts_->name();
+}
 Traits Coder::traits() const {
   return parts_->outer;
 }
@@ -135,7 +122,7 @@ int64_t Coder::state_bytes(int64_t count, std::span<const MatrixShape> matrices)
 }
 
 bool Coder::keeps_decoded(const Msg& msg) const {
-  return parts_->differences() || (keeps_residual(parts_->residual.kind) && msg.train);
+  return parts_->keeps_decoded(msg);
 }
 
 }  // namespace thinwire

@@ -8,8 +8,8 @@
 
 namespace thinwire {
 
-// Checks lengths, before anything is written.
-void Coder::Parts::verify(std::span<const Share> shares, int64_t n) const {
+bool Coder::Parts::check_absorb(std::span<const Share> shares, const View& out, bool accumulate) const {
+  const int64_t n = out.count();
   for (const Share& share : shares) {
     if (share.raw) TW_CHECK(share.raw.count() == n && share.payload.empty(), "a raw share of ", share.raw.count());
     const size_t bytes = share.payload.size();
@@ -19,6 +19,22 @@ void Coder::Parts::verify(std::span<const Share> shares, int64_t n) const {
                      " bytes where " + codec->name() + " of " + std::to_string(n) + " elements has " +
                      std::to_string(codec->wire_bytes(n, DType::f32)));
   }
+  TW_CHECK(!accumulate || !overwrites_share(shares, out), name(), ": a share in the place of what it adds to");
+  TW_CHECK(!differences() || (shares.size() == 1 && !shares[0].raw), name(), ": one difference at a time, not ",
+           shares.size(), " shares");
+  return accumulate || differences();
+}
+
+View Coder::Parts::raw_of(const Share& share, const View& out) const {
+  if (share.raw || !inner.alias || share.payload.empty()) return share.raw;
+  // identity: the payload is the elements themselves, fp32 or of the type of `out`.
+  const size_t bytes = share.payload.size();
+  const int64_t n = out.count();
+  const DType type = bytes == static_cast<size_t>(n) * 4 ? DType::f32 : out.dtype;
+  if (bytes != static_cast<size_t>(n) * size_of(type))
+    throw_bad_data("a payload of rank " + std::to_string(share.rank) + " in its group has " + std::to_string(bytes) +
+                   " bytes for " + std::to_string(n) + " elements");
+  return View(const_cast<std::byte*>(share.payload.data()), type, {n});
 }
 
 // Decodes elements [at, at + n) of a piece of `total` from the share's payload.
@@ -68,19 +84,8 @@ void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, in
     });
     empty = false;
   };
-  const auto raw_of = [&](const Share& share) {
-    if (share.raw || !inner.alias || share.payload.empty()) return share.raw;
-    // identity: the payload is the elements themselves, fp32 or of the type of `out`.
-    const std::span<const std::byte> body = share.payload;
-    const int64_t total = out.count();
-    const DType type = body.size() == static_cast<size_t>(total) * 4 ? DType::f32 : out.dtype;
-    if (body.size() != static_cast<size_t>(total) * size_of(type))
-      throw_bad_data("a payload of rank " + std::to_string(share.rank) + " in its group has " +
-                     std::to_string(body.size()) + " bytes for " + std::to_string(total) + " elements");
-    return View(const_cast<std::byte*>(body.data()), type, {total});
-  };
   for (const Share& share : shares) {
-    const View raw = raw_of(share);
+    const View raw = raw_of(share, out);
     if (begun && raw && raw.data == out.data) continue;
     if (raw && !spec.hadamard) add(raw);
     if (raw || share.payload.empty()) continue;
@@ -108,13 +113,7 @@ void Coder::absorb(const Msg& msg, std::span<const Share> shares, View out, bool
   const int64_t n = out.count();
   if (n == 0) return;
   const Stopwatch watch(stats.decode_ns);
-  p.verify(shares, n);
-  TW_CHECK(!accumulate || !Parts::overwrites_share(shares, out), name(), ": a share in the place of what it adds to");
-  if (p.differences()) {
-    TW_CHECK(shares.size() == 1 && !shares[0].raw, name(), ": one difference at a time, not ", shares.size(),
-             " shares");
-    accumulate = true;
-  }
+  accumulate = p.check_absorb(shares, out, accumulate);
   const bool one = shares.size() == 1 && !shares[0].payload.empty() && !p.spec.hadamard && !p.inner.alias;
   if (one && (out.dtype == DType::f32 || (p.inner.native && !accumulate))) {
     p.decode(msg, shares[0], 0, n, n, msg.threads, out, accumulate);

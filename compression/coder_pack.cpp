@@ -118,12 +118,12 @@ void Coder::Parts::give_up(const Piece& piece, const Tile& t, size_t bytes) cons
   }
 }
 
-Encoded Coder::Parts::pack_tile(const Piece& piece, const Tile& t, PieceSums& sums) const {
+Encoded Coder::Parts::pack_tile(const Piece& piece, const Tile& t, CompressionStats& sums) const {
   for_runs(t.threads, t.n, kEmaBlock, [&](int64_t, int64_t a, int64_t b) { load(piece, t, a, b - a); });
   const bool decoded = piece.remember || t.sample || piece.own;
   const Encoded encoded = encode(piece, t, decoded);
   if (encoded.non_finite) {
-    sums.non_finite = true;
+    ++sums.non_finite;
     give_up(piece, t, encoded.bytes);
   }
   if (encoded.non_finite || !decoded) return encoded;
@@ -133,13 +133,13 @@ Encoded Coder::Parts::pack_tile(const Piece& piece, const Tile& t, PieceSums& su
     keep_own(piece, t, a, b - a);
     keep_residual(piece, t, a, b - a, run_sums[run]);
   });
-  for (const TileSums& s : run_sums) sums.add(s);
+  for (const TileSums& s : run_sums) add_squares(sums, s);
   return encoded;
 }
 
-size_t Coder::Parts::pack_tiled(const Piece& piece, PieceSums& sums) const {
+size_t Coder::Parts::pack_tiled(const Piece& piece, CompressionStats& sums) const {
   const int64_t n = piece.in.count();
-  PieceSums run_sums[kRuns];
+  CompressionStats run_sums[kRuns];
   FirstError error;
   for_runs(piece.msg.threads, n, tile, [&](int64_t run, int64_t first, int64_t last) {
     alignas(64) float x[kLargestTile], work[kLargestTile], old[kLargestTile];
@@ -151,11 +151,11 @@ size_t Coder::Parts::pack_tiled(const Piece& piece, PieceSums& sums) const {
     });
   });
   error.rethrow();
-  for (const PieceSums& s : run_sums) sums.add(s);
+  for (const CompressionStats& s : run_sums) sums.add(s);
   return codec->wire_bytes(n, DType::f32);
 }
 
-size_t Coder::Parts::pack_whole(const Piece& piece, PieceSums& sums) const {
+size_t Coder::Parts::pack_whole(const Piece& piece, CompressionStats& sums) const {
   const int64_t n = piece.in.count();
   const int64_t need = 3 * n;
   std::vector<float> own;
@@ -169,11 +169,11 @@ size_t Coder::Parts::pack_whole(const Piece& piece, PieceSums& sums) const {
 }
 
 // Nothing to do to the elements before the codec sees them.
-size_t Coder::Parts::pack_direct(const Piece& piece, PieceSums& sums) const {
+size_t Coder::Parts::pack_direct(const Piece& piece, CompressionStats& sums) const {
   const Msg& msg = piece.msg;
   const int64_t n = piece.in.count();
   const Encoded encoded = codec->encode(msg, piece.in, piece.out, piece.state ? piece.state->codec() : nullptr);
-  sums.non_finite = encoded.non_finite;
+  sums.non_finite = encoded.non_finite ? 1 : 0;
   if (encoded.non_finite || inner.lossless) return encoded.bytes;
   const auto measure = [&](int64_t at, int64_t count, std::span<const std::byte> payload, float* x, float* decoded) {
     Msg part = msg;
@@ -182,7 +182,7 @@ size_t Coder::Parts::pack_direct(const Piece& piece, PieceSums& sums) const {
     kernels.load[index_of(piece.in.dtype)](at_element(piece.in, at), x, count);
     TileSums s;
     kernels.squares(x, decoded, count, s);
-    sums.add(s);
+    add_squares(sums, s);
   };
   if (!tiled) {
     if (!sampled(msg, 0)) return encoded.bytes;
@@ -200,6 +200,15 @@ size_t Coder::Parts::pack_direct(const Piece& piece, PieceSums& sums) const {
   return encoded.bytes;
 }
 
+void Coder::Parts::check_pack(const Msg& msg, const View& in, const View& reference, const View& own) const {
+  const int64_t n = in.count();
+  // Slices start anywhere, and pieces of a slice at multiples of the granule from there; only a residual that is itself
+  // kept in blocks must not see its blocks cut.
+  TW_CHECK(!in_8_bits() || msg.first % kEmaBlock == 0, name(), ": a piece at ", msg.first);
+  TW_CHECK(!differences() || (reference && reference.count() == n), name(), ": differences to what?");
+  TW_CHECK(!own || (keeps_decoded(msg) && own.count() == n), name(), ": a copy of what others decode");
+}
+
 size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CompressionState* state,
                    CompressionStats& stats, View own_copy) const {
   const Parts& p = *parts_;
@@ -208,31 +217,25 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   const Stopwatch watch(stats.encode_ns);
   const size_t bound = p.codec->wire_bytes(n, p.handed(in.dtype));
   TW_CHECK(out.size() >= bound, name(), ": room for ", out.size(), " bytes");
-  // Slices start anywhere, and pieces of a slice at multiples of the granule from there; only a residual that is itself
-  // kept in blocks must not see its blocks cut.
-  TW_CHECK(!p.in_8_bits() || msg.first % kEmaBlock == 0, name(), ": a piece at ", msg.first);
-  TW_CHECK(!p.differences() || (reference && reference.count() == n), name(), ": differences to what?");
+  p.check_pack(msg, in, reference, own_copy);
   auto* own = dynamic_cast<CoderState*>(state);
   TW_CHECK(!p.outer.stateful || own, name(), ": packs without a state of its own");
 
   // Evaluation neither adds residuals nor changes them: they belong to other data.
   const bool remember = keeps_residual(p.residual.kind) && msg.train;
-  TW_CHECK(!own_copy || (keeps_decoded(msg) && own_copy.count() == n), name(), ": a copy of what others decode");
   Parts::Piece piece{msg, in, reference, own_copy, out.first(bound), own, {}, remember, {}};
   if (remember && !p.in_fp32()) piece.chances = message_key(msg, RandomPurpose::kResidual);
   if (remember) {
     TW_CHECK(msg.first + n <= own->count(), "a piece at ", msg.first, "+", n, " of a state of ", own->count());
     piece.open = own->open(msg.first, n, msg.step);
   }
-  PieceSums sums;
+  CompressionStats sums;
   const bool direct = p.handed(in.dtype) == in.dtype && !p.spec.hadamard && !remember && !p.differences();
   const size_t bytes = direct    ? p.pack_direct(piece, sums)
                        : p.tiled ? p.pack_tiled(piece, sums)
                                  : p.pack_whole(piece, sums);
-  stats.error_square += sums.error;
-  stats.signal_square += sums.signal;
-  stats.residual_square += sums.residual;
-  stats.non_finite += sums.non_finite ? 1 : 0;
+  sums.non_finite = std::min<int64_t>(sums.non_finite, 1);  // of the piece, not of its tiles
+  stats.add(sums);
   return bytes;
 }
 

@@ -75,25 +75,10 @@ void for_runs(int threads, int64_t n, int64_t unit, const Body& body) {
   parallel_blocks(threads, n, block, [&](int64_t first, int64_t last) { body(first / block, first, last); });
 }
 
-// Sums of many tiles, in double.
-struct PieceSums {
-  double error = 0.0, signal = 0.0, residual = 0.0;
-  bool non_finite = false;
-  void add(const TileSums& t) {
-    error += t.error;
-    signal += t.signal;
-    residual += t.residual;
-  }
-  void add(const PieceSums& t) {
-    error += t.error;
-    signal += t.signal;
-    residual += t.residual;
-    non_finite |= t.non_finite;
-  }
-};
-
-inline bool keeps_residual(ResidualKind kind) {
-  return kind == ResidualKind::kErrorFeedback || kind == ResidualKind::kLazy || kind == ResidualKind::kEma;
+inline void add_squares(CompressionStats& sums, const TileSums& tile) {
+  sums.error_square += tile.error;
+  sums.signal_square += tile.signal;
+  sums.residual_square += tile.residual;
 }
 
 struct Coder::Parts {
@@ -105,9 +90,11 @@ struct Coder::Parts {
   int64_t tile = 0;
   const TileKernels& kernels = TW_PICK_KERNELS(tile_kernels);
 
+  std::string name() const;
   bool in_fp32() const { return stored_in(residual) == ResidualDtype::kFp32; }
-  bool in_8_bits() const { return keeps_residual(residual.kind) && stored_in(residual) == ResidualDtype::kInt8; }
+  bool in_8_bits() const { return keeps(residual, ResidualDtype::kInt8); }
   bool differences() const { return residual.kind == ResidualKind::kValueDifference; }
+  bool keeps_decoded(const Msg& msg) const { return differences() || (keeps_residual(residual.kind) && msg.train); }
   // The type that the codec is handed elements of `dtype` in.
   DType handed(DType dtype) const {
     const bool plain = inner.native && !spec.hadamard && residual.kind == ResidualKind::kNone;
@@ -122,6 +109,12 @@ struct Coder::Parts {
   bool sampled(const Msg& msg, int64_t place) const {
     return !inner.lossless && (place + msg.step + msg.slot + msg.sequence) % kSampleEvery == 0;
   }
+
+  // What the host and a device ask of calls. check_absorb returns whether the sum is added to what `out` holds.
+  void check_pack(const Msg& msg, const View& in, const View& reference, const View& own) const;
+  bool check_absorb(std::span<const Share> shares, const View& out, bool accumulate) const;
+  // The share's elements as they are, where they need no decoding: raw, or identity's payload.
+  View raw_of(const Share& share, const View& out) const;
 
   // ---- packing (coder_pack.cpp) ------------------------------------------------------------------------------------
   struct Piece {
@@ -142,11 +135,11 @@ struct Coder::Parts {
     bool sample;  // its error is measured where nothing else asks for it
     int threads;  // more than one: the tile is a whole piece
   };
-  size_t pack_direct(const Piece& piece, PieceSums& sums) const;
-  size_t pack_tiled(const Piece& piece, PieceSums& sums) const;
-  size_t pack_whole(const Piece& piece, PieceSums& sums) const;
+  size_t pack_direct(const Piece& piece, CompressionStats& sums) const;
+  size_t pack_tiled(const Piece& piece, CompressionStats& sums) const;
+  size_t pack_whole(const Piece& piece, CompressionStats& sums) const;
   // The steps of a tile; those with `a` and `count` are for elements [a, a + count) of it.
-  Encoded pack_tile(const Piece& piece, const Tile& t, PieceSums& sums) const;
+  Encoded pack_tile(const Piece& piece, const Tile& t, CompressionStats& sums) const;
   void load(const Piece& piece, const Tile& t, int64_t a, int64_t count) const;
   const float* residual_before(const Piece& piece, const Tile& t, int64_t a, int64_t count) const;
   Msg message_of(const Piece& piece, const Tile& t) const;
@@ -158,7 +151,6 @@ struct Coder::Parts {
   void give_up(const Piece& piece, const Tile& t, size_t bytes) const;
 
   // ---- absorbing (coder_absorb.cpp) --------------------------------------------------------------------------------
-  void verify(std::span<const Share> shares, int64_t n) const;
   void decode(const Msg& msg, const Share& share, int64_t at, int64_t n, int64_t total, int threads, View out,
               bool accumulate) const;
   static bool overwrites_share(std::span<const Share> shares, const View& out);

@@ -39,11 +39,6 @@ int64_t DeviceCoder::tile() const {
   return parts().inner.alias || whole() ? kMostDeviceTile : parts().tile;
 }
 
-std::unique_ptr<DeviceCoder> DeviceCoder::make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,
-                                               const ResidualSpec& residual, int64_t cut) {
-  return codec == nullptr ? nullptr : make(Coder(std::move(codec), spec, residual, cut));
-}
-
 std::unique_ptr<DeviceCoder> DeviceCoder::make(const Coder& host) {
   const Coder::Parts& parts = *host.parts_;
   const bool whole = parts.inner.granule == 0;
@@ -72,9 +67,7 @@ size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View referen
   if (n == 0) return 0;
   const size_t bytes = wire_bytes(msg, n, in.dtype);
   TW_CHECK(out.size() >= bytes && tally != nullptr, host_.name(), ": room for ", out.size(), " bytes");
-  TW_CHECK(!p.in_8_bits() || msg.first % kEmaBlock == 0, host_.name(), ": a piece at ", msg.first);
-  TW_CHECK(!p.differences() || (reference && reference.count() == n), host_.name(), ": differences to what?");
-  TW_CHECK(!own || (host_.keeps_decoded(msg) && own.count() == n), host_.name(), ": a copy of what others decode");
+  p.check_pack(msg, in, reference, own);
   TW_CHECK(!whole() || msg.first == 0, host_.name(), ": a piece at ", msg.first, " of what is coded whole");
   const bool remember = keeps_residual(p.residual.kind) && msg.train;
 
@@ -134,14 +127,7 @@ void DeviceCoder::queue_absorb(Exec& exec, const Msg& msg, std::span<const Share
   const Coder::Parts& p = parts();
   const int64_t n = out.count();
   if (n == 0) return;
-  p.verify(shares, n);
-  TW_CHECK(!accumulate || !Coder::Parts::overwrites_share(shares, out), host_.name(),
-           ": a share in the place of what it adds to");
-  if (p.differences()) {
-    TW_CHECK(shares.size() == 1 && !shares[0].raw, host_.name(), ": one difference at a time, not ", shares.size(),
-             " shares");
-    accumulate = true;
-  }
+  accumulate = p.check_absorb(shares, out, accumulate);
   AbsorbJob job;
   job.count = n;
   job.tile = tile();
@@ -153,15 +139,7 @@ void DeviceCoder::queue_absorb(Exec& exec, const Msg& msg, std::span<const Share
   // In the order in which they are added: behind a transform what did not go through it comes last.
   std::vector<DeviceShare> payloads, plain;
   for (const Share& share : shares) {
-    View raw = share.raw;
-    if (!raw && p.inner.alias && !share.payload.empty()) {
-      const size_t size = share.payload.size();
-      const DType type = size == static_cast<size_t>(n) * 4 ? DType::f32 : out.dtype;
-      if (size != static_cast<size_t>(n) * size_of(type))
-        throw_bad_data("a payload of rank " + std::to_string(share.rank) + " in its group has " + std::to_string(size) +
-                       " bytes for " + std::to_string(n) + " elements");
-      raw = View(const_cast<std::byte*>(share.payload.data()), type, {n});
-    }
+    const View raw = p.raw_of(share, out);
     if (raw) {
       TW_CHECK(reinterpret_cast<uintptr_t>(raw.data) % size_of(raw.dtype) == 0, host_.name(), ": elements at ",
                raw.data);

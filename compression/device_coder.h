@@ -13,13 +13,11 @@ namespace thinwire {
 
 class DeviceCoder {
  public:
-  // nullptr where the point has no device side, or this build has none: its messages go through host memory. Without
-  // one: codecs whose row says so, and tiles of more than kMostDeviceTile elements (block codecs with blocks
-  // above 4096, and transforms or residuals in 8 bit around blocks that share no multiple below that with them).
+  // Of the same point. nullptr where it has no device side, or this build has none: its messages go through host
+  // memory. Without one: codecs whose row says so, and tiles of more than kMostDeviceTile elements (block codecs with
+  // blocks above 4096, and transforms or residuals in 8 bit around blocks that share no multiple below that with them).
   // Payloads of codecs that take messages whole begin at multiples of 4 bytes.
-  static std::unique_ptr<DeviceCoder> make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,
-                                           const ResidualSpec& residual, int64_t cut = 1);
-  static std::unique_ptr<DeviceCoder> make(const Coder& host);  // of the same point
+  static std::unique_ptr<DeviceCoder> make(const Coder& host);
 
   const Coder& host() const { return host_; }  // the same point on the CPU: names, lengths, what is cut where
   // As Coder::make_state(), in device memory. nullptr if there is none.

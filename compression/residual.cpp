@@ -7,10 +7,12 @@ ResidualDtype stored_in(const ResidualSpec& residual) {
   return residual.kind == ResidualKind::kEma ? ResidualDtype::kInt8 : residual.dtype;
 }
 
+bool keeps_residual(ResidualKind kind) {
+  return kind == ResidualKind::kErrorFeedback || kind == ResidualKind::kLazy || kind == ResidualKind::kEma;
+}
+
 bool keeps(const ResidualSpec& residual, ResidualDtype dtype) {
-  const bool any = residual.kind == ResidualKind::kErrorFeedback || residual.kind == ResidualKind::kLazy ||
-                   residual.kind == ResidualKind::kEma;
-  return any && stored_in(residual) == dtype;
+  return keeps_residual(residual.kind) && stored_in(residual) == dtype;
 }
 
 int64_t residual_bytes(const ResidualSpec& residual, int64_t count) {

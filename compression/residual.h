@@ -15,7 +15,8 @@ namespace thinwire {
 
 // What the residual is kept in; meaningful where something is kept.
 ResidualDtype stored_in(const ResidualSpec& residual);
-// Whether it is kept so.
+// Whether anything is kept, and whether in this type.
+bool keeps_residual(ResidualKind kind);
 bool keeps(const ResidualSpec& residual, ResidualDtype dtype);
 // Bytes of memory that the residual takes, without codec and scratch.
 int64_t residual_bytes(const ResidualSpec& residual, int64_t count);

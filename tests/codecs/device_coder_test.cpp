@@ -71,7 +71,7 @@ Point random_point(Random& random, const std::string& family) {
       continue;
     }
     EXPECT_NE(make_device_codec(p.spec), nullptr) << codec->name();  // the emulation's, not those of the build
-    p.device = DeviceCoder::make(codec, p.spec, p.residual);
+    p.device = DeviceCoder::make(*p.host);
     if (p.device != nullptr) return p;
   }
 }
@@ -349,7 +349,7 @@ TEST_P(Families, MeetTheFuzzersPayloadsAlike) {
       const CodecSpec& spec = target.specs[bad[0] % target.specs.size()];
       const int64_t count = (bad[1] | bad[2] << 8) % (target.most + 1);
       const auto codec = make_codec(spec).codec;
-      const auto coder = DeviceCoder::make(codec, spec, {});
+      const auto coder = DeviceCoder::make(Coder(codec, spec, {}));
       ASSERT_NE(coder, nullptr) << codec->name();
       Bytes payload(bad.size() - fuzz::kFuzzHeader);
       std::memcpy(payload.data(), bad.data() + fuzz::kFuzzHeader, payload.size());
@@ -407,7 +407,7 @@ TEST(DeviceCodecs, AreThoseOfTheTable) {
 
 TEST(DeviceCodecs, SayWhatTheyDoNotCover) {
   const auto covered = [](const CodecSpec& spec, const ResidualSpec& residual = {}) {
-    return DeviceCoder::make(make_codec(spec).codec, spec, residual) != nullptr;
+    return DeviceCoder::make(Coder(make_codec(spec).codec, spec, residual)) != nullptr;
   };
   CodecSpec spec = codec_spec("block_int");
   EXPECT_TRUE(covered(spec));
@@ -430,7 +430,7 @@ TEST(DeviceCodecs, AddUpTheErrorsOfLongMessages) {
   point.residual.kind = ResidualKind::kErrorFeedback;
   const auto codec = make_codec(point.spec).codec;
   point.host = std::make_unique<Coder>(codec, point.spec, point.residual);
-  point.device = DeviceCoder::make(codec, point.spec, point.residual);
+  point.device = DeviceCoder::make(*point.host);
   Twins twins(random, std::move(point), *device, *stream, 4096 * 1100 + 5);
   twins.step();
   twins.settle();

@@ -219,7 +219,7 @@ TEST(DeviceLowRank, DecodesAnyBytesAsTheHostDoes) {
     Random random(static_cast<uint64_t>(i) * 7919 + 5);
     const CodecSpec spec = random_spec(random);
     const Shape shape = random_shape(random);
-    const auto coder = DeviceCoder::make(make_codec(spec).codec, spec, {});
+    const auto coder = DeviceCoder::make(Coder(make_codec(spec).codec, spec, {}));
     Msg msg;
     msg.matrices = shape.matrices;
     const auto numbers = static_cast<int64_t>(coder->wire_bytes(msg, shape.count, DType::f32) / sizeof(float));
@@ -244,7 +244,7 @@ TEST(DeviceLowRank, RefusesPayloadsOfAnotherLength) {
   const auto stream = device->make_stream();
   Exec exec = make_exec(coded_ops(), *device, *stream, 1);
   const CodecSpec spec = codec_spec("low_rank");
-  const auto coder = DeviceCoder::make(make_codec(spec).codec, spec, {});
+  const auto coder = DeviceCoder::make(Coder(make_codec(spec).codec, spec, {}));
   const MatrixShape matrix{0, 20, 30};
   Msg msg;
   msg.matrices = {&matrix, 1};

@@ -21,7 +21,7 @@ struct CodedCase {
 };
 CodedCase coded_case(Workbench& w, const CodecSpec& spec, const ResidualSpec& residual, int64_t count) {
   CodedCase c;
-  c.coder = DeviceCoder::make(make_codec(spec).codec, spec, residual);
+  c.coder = DeviceCoder::make(Coder(make_codec(spec).codec, spec, residual));
   if (c.coder == nullptr) throw_bad_config("bench op: this build has no kernels for codec " + spec.codec);
   c.state = c.coder->make_state(count, {}, {&w.device(), &w.stream()});
   c.msg.seed = 42, c.msg.slot = 7;

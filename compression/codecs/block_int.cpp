@@ -15,55 +15,32 @@
 #include <algorithm>
 #include <iterator>
 
-#include "compression/codecs/block_int_kernel.h"
 #include "compression/codecs/block_layout.h"
-#include "compression/message_key.h"
 
 namespace thinwire {
 namespace {
 
-class BlockInt final : public BlockCodec {
- public:
-  BlockInt(const BlockIntForm& form, const std::string& scale)
-      : BlockCodec({form.block, form.bits},
-                   "block_int(bits=" + std::to_string(form.bits) + ",block=" + std::to_string(form.block) + ",scale=" +
-                       scale + (form.asymmetric ? ",asymmetric" : "") + (form.stochastic ? ",stochastic" : "") + ")"),
-        form_(form) {
-    const size_t size = form.scale == BlockScale::kFp32 ? 4 : form.scale == BlockScale::kE8m0 ? 1 : 2;
-    layout_.scale_bytes = form.asymmetric ? 2 * size : size;
-  }
-  Traits traits() const override {
-    return {.unbiased = form_.stochastic, .contractive = contractive(), .linear = true, .granule = layout_.group()};
-  }
-
- private:
-  bool encode_group(const Msg& msg, const float* x, int64_t first, int64_t n, uint8_t* out) const override {
-    const PhiloxKey key = form_.stochastic ? message_key(msg, RandomPurpose::kRounding) : PhiloxKey{};
-    return kernels_.encode(form_, {key.k0, key.k1, static_cast<uint64_t>(msg.first + first)}, x, n, out);
-  }
-  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
-    return kernels_.decode(form_, in, n, y, accumulate);
-  }
-
-  // Nearest, symmetric: 0 is a level, so no element's error exceeds the element, and the largest one's is at most half
-  // of it. Else an error of half a step (nearest; stochastic: a step) in every element must stay below the energy that
-  // a block with that step has at least.
-  bool contractive() const {
-    if (!form_.asymmetric && !form_.stochastic) return true;
-    const double levels = static_cast<double>((int64_t{1} << form_.bits) - 1);
-    const double error = form_.stochastic ? 1.0 : 0.25;  // in steps squared, per element
-    const double energy = form_.asymmetric ? levels * levels / 2.0 : (levels - 1.0) * (levels - 1.0) / 4.0;
-    return static_cast<double>(form_.block) * error < 0.9 * energy;
-  }
-
-  BlockIntForm form_;
-  const BlockIntKernels& kernels_ = TW_PICK_KERNELS(block_int_kernels);
-};
+// Nearest, symmetric: 0 is a level, so no element's error exceeds the element, and the largest one's is at most half
+// of it. Else an error of half a step (nearest; stochastic: a step) in every element must stay below the energy that
+// a block with that step has at least.
+bool block_int_contracts(const BlockForm& form) {
+  if (!form.asymmetric && !form.stochastic) return true;
+  const double levels = static_cast<double>((int64_t{1} << form.bits) - 1);
+  const double error = form.stochastic ? 1.0 : 0.25;  // in steps squared, per element
+  const double energy = form.asymmetric ? levels * levels / 2.0 : (levels - 1.0) * (levels - 1.0) / 4.0;
+  return static_cast<double>(form.block) * error < 0.9 * energy;
+}
 
 constexpr const char* kScales[] = {"fp32", "fp16", "bf16", "e8m0"};  // in the order of BlockScale
 
 MadeCodec make_block_int(const CodecSpec& spec) {
-  return {std::make_shared<BlockInt>(block_int_form(spec), spec.text("scale"))};
+  const BlockForm form = block_int_form(spec);
+  const size_t size = form.scale == BlockScale::kFp32 ? 4 : form.scale == BlockScale::kE8m0 ? 1 : 2;
+  const std::string name = "block_int(bits=" + std::to_string(form.bits) + ",block=" + std::to_string(form.block) +
+                           ",scale=" + spec.text("scale") + (form.asymmetric ? ",asymmetric" : "") +
+                           (form.stochastic ? ",stochastic" : "") + ")";
+  return {std::make_shared<KernelCodec>(name, form, form.asymmetric ? 2 * size : size, 0,
+                                        TW_PICK_KERNELS(block_int_kernels), block_int_contracts(form))};
 }
 
 // Integers of each width with blocks of several lengths, each type of scale, each rounding.
@@ -87,8 +64,8 @@ std::vector<CodecValues> block_int_cases() {
 
 }  // namespace
 
-BlockIntForm block_int_form(const CodecSpec& spec) {
-  BlockIntForm form;
+BlockForm block_int_form(const CodecSpec& spec) {
+  BlockForm form;
   form.bits = static_cast<int>(spec.integer("bits"));
   if (form.bits % 2 != 0)
     throw_bad_config("codec block_int: bits is " + std::to_string(form.bits) + "; it may be 8, 6, 4 or 2");

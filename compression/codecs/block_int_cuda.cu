@@ -1,5 +1,5 @@
 // Codec block_int on a GPU: the steps and codes of block_int_kernel.cpp, bit by bit.
-#include "compression/codecs/block_int_kernel.h"
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/device_blocks.h"
 #include "compression/codecs/device_makers.h"
 #include "compression/message_key.h"
@@ -346,7 +346,7 @@ struct IntTiles {
 };
 
 template <int kBits>
-std::unique_ptr<DeviceCodec> made(const BlockIntForm& form) {
+std::unique_ptr<DeviceCodec> made(const BlockForm& form) {
   const int block = static_cast<int>(form.block), lanes = lanes_of_block(form.block), shift = whole_shift(form.block);
   if (form.asymmetric)
     return std::make_unique<TileCodec<IntTiles<kBits, true>>>(
@@ -358,7 +358,7 @@ std::unique_ptr<DeviceCodec> made(const BlockIntForm& form) {
 }  // namespace
 
 std::unique_ptr<DeviceCodec> make_block_int_cuda(const CodecSpec& spec) {
-  const BlockIntForm form = block_int_form(spec);
+  const BlockForm form = block_int_form(spec);
   if (form.block > kMostDeviceTile) return nullptr;
   switch (form.bits) {
     case 2:

@@ -1,6 +1,5 @@
 // Integers with a scale per block: scales, rounding, packing; compiled once per instruction set.
-#include "compression/codecs/block_int_kernel.h"
-
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_simd.h"
 #include "engine/base/ops/philox_simd.h"
 
@@ -129,7 +128,7 @@ TW_INLINE VecF in_int_range(VecF v) {
 // A rounding's prepare(i) comes before round() of any of the elements [i, i + kUnit).
 // Nearest, ties to even.
 struct Nearest {
-  TW_INLINE explicit Nearest(const BlockIntNoise&) {}
+  TW_INLINE explicit Nearest(const BlockNoise&) {}
   TW_INLINE void prepare(int64_t) {}
   TW_INLINE VecI round(VecF v, int64_t) const { return to_nearest(v); }
 };
@@ -140,10 +139,10 @@ struct NearestOfHuge : Nearest {
 // Up with the probability of the fraction, otherwise down: floor(v + (k + 0.5) / 65536), k 16 random bits.
 struct Stochastic {
   static constexpr uint32_t kRoundingPurpose = 5;  // RandomPurpose::kRounding
-  const BlockIntNoise& noise;
+  const BlockNoise& noise;
   int64_t from = 0, to = 0;  // elements that `buffer` covers
   uint16_t buffer[kChunk + kHalvesSlack];
-  TW_INLINE explicit Stochastic(const BlockIntNoise& n) : noise(n) {}
+  TW_INLINE explicit Stochastic(const BlockNoise& n) : noise(n) {}
   TW_INLINE void prepare(int64_t i) {
     if (i >= from && i + kUnit <= to) return;
     const uint16_t* const numbers =
@@ -187,7 +186,7 @@ struct Seen {
 };
 // Writes the steps of all blocks, and their inverses for encoding, from the blocks' keys.
 template <int Bits>
-TW_INLINE Seen symmetric_scales(const BlockIntForm& form, const uint32_t* keys, int64_t blocks, float* inverses,
+TW_INLINE Seen symmetric_scales(const BlockForm& form, const uint32_t* keys, int64_t blocks, float* inverses,
                                 uint8_t* out) {
   constexpr float kHalf = 1 << (Bits - 1);
   const bool with_sign = !form.stochastic && form.scale != BlockScale::kE8m0;
@@ -230,8 +229,8 @@ TW_INLINE Range range_of(const float* x, int64_t n) {
 
 // Writes offsets and steps of all blocks, and keeps offsets and inverses for encoding. Whether all was finite.
 template <int Bits>
-TW_INLINE bool asymmetric_scales(const BlockIntForm& form, const uint32_t* keys, const float* x, int64_t n,
-                                 int64_t blocks, float* offsets, float* inverses, uint8_t* out) {
+TW_INLINE bool asymmetric_scales(const BlockForm& form, const uint32_t* keys, const float* x, int64_t n, int64_t blocks,
+                                 float* offsets, float* inverses, uint8_t* out) {
   constexpr float kHalf = 1 << (Bits - 1), kLevels = 2.0f * kHalf - 1.0f;
   float lows[kLanes], highs[kLanes];
   VecI bad{};
@@ -267,7 +266,7 @@ TW_INLINE bool asymmetric_scales(const BlockIntForm& form, const uint32_t* keys,
 }
 
 template <int Bits, bool Asymmetric, typename Rounding>
-bool encode_as(const BlockIntForm& form, const BlockIntNoise& noise, const float* x, int64_t n, uint8_t* out) {
+bool encode_as(const BlockForm& form, const BlockNoise& noise, const float* x, int64_t n, uint8_t* out) {
   uint32_t keys[kMaxBlocks];
   float inverses[kMaxBlocks], offsets[Asymmetric ? kMaxBlocks + kUnit : 1];
   const int64_t blocks = block_keys(x, n, form.block, keys);
@@ -291,7 +290,7 @@ bool encode_as(const BlockIntForm& form, const BlockIntNoise& noise, const float
 }
 
 template <int Bits>
-bool encode_bits(const BlockIntForm& form, const BlockIntNoise& noise, const float* x, int64_t n, uint8_t* out) {
+bool encode_bits(const BlockForm& form, const BlockNoise& noise, const float* x, int64_t n, uint8_t* out) {
   if (form.asymmetric) {
     return form.stochastic ? encode_as<Bits, true, Stochastic>(form, noise, x, n, out)
                            : encode_as<Bits, true, NearestOfHuge>(form, noise, x, n, out);
@@ -300,7 +299,7 @@ bool encode_bits(const BlockIntForm& form, const BlockIntNoise& noise, const flo
                          : encode_as<Bits, false, Nearest>(form, noise, x, n, out);
 }
 
-bool encode(const BlockIntForm& form, const BlockIntNoise& noise, const float* x, int64_t n, uint8_t* out) {
+bool encode(const BlockForm& form, const BlockNoise& noise, const float* x, int64_t n, uint8_t* out) {
   return form.bits == 2   ? encode_bits<2>(form, noise, x, n, out)
          : form.bits == 4 ? encode_bits<4>(form, noise, x, n, out)
          : form.bits == 6 ? encode_bits<6>(form, noise, x, n, out)
@@ -351,7 +350,7 @@ struct IntDecoder {
 };
 
 template <int Bits, bool Asymmetric>
-bool decode_as(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+bool decode_as(const BlockForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
   float steps[kMaxBlocks], offsets[Asymmetric ? kMaxBlocks + kUnit : 1];
   const int64_t blocks = (n + form.block - 1) / form.block;
   VecI bad{};
@@ -378,12 +377,12 @@ bool decode_as(const BlockIntForm& form, const uint8_t* in, int64_t n, float* ou
 }
 
 template <int Bits>
-bool decode_bits(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+bool decode_bits(const BlockForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
   return form.asymmetric ? decode_as<Bits, true>(form, in, n, out, accumulate)
                          : decode_as<Bits, false>(form, in, n, out, accumulate);
 }
 
-bool decode(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+bool decode(const BlockForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
   return form.bits == 2   ? decode_bits<2>(form, in, n, out, accumulate)
          : form.bits == 4 ? decode_bits<4>(form, in, n, out, accumulate)
          : form.bits == 6 ? decode_bits<6>(form, in, n, out, accumulate)
@@ -392,6 +391,6 @@ bool decode(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, 
 
 }  // namespace
 
-constinit const BlockIntKernels block_int_kernels = {encode, decode};
+constinit const BlockKernels block_int_kernels = {encode, decode};
 
 }  // namespace thinwire::TW_ISA

@@ -1,5 +1,4 @@
-// The inner loops of the codecs that give a block of elements one scale: mx, e3m0, lloyd_max, one_bit (block_int has
-// its own header). Those with a BlockLayout take one group of it at a time.
+// The inner loops of the codecs that give a block of elements one scale: block_int, mx, e3m0, lloyd_max, one_bit.
 #pragma once
 
 #include <cstdint>
@@ -8,34 +7,41 @@
 
 namespace thinwire {
 
+struct CodecSpec;
+
 enum class MxFormat : uint8_t { kE4m3, kE5m2, kE2m3, kE3m2, kE2m1, kNvfp4 };
+enum class BlockScale : uint8_t { kFp32, kFp16, kBf16, kE8m0 };
 
-// One group of n <= 4096 elements; bytes as in BlockLayout.
-struct MxKernels {
-  // Returns whether all elements were finite.
-  bool (*encode)(MxFormat format, const float* x, int64_t n, uint8_t* out);
-  // Returns false if a scale is one that no encoder writes.
-  bool (*decode)(MxFormat format, const uint8_t* in, int64_t n, float* out, bool accumulate);
+// What decides about bytes; each codec reads what it has.
+struct BlockForm {
+  int64_t block = 0;  // elements that share a scale, 2 to 2^20
+  int bits = 0;       // of an element
+  MxFormat format = MxFormat::kE4m3;
+  BlockScale scale = BlockScale::kFp16;  // of block_int, as what follows
+  bool asymmetric = false, stochastic = false;
 };
-TW_DECLARE_KERNELS(MxKernels, mx_kernels)
+// That of block_int as configured, of values of all parameters. Throws Error(kBadConfig) for those that do not go
+// together.
+BlockForm block_int_form(const CodecSpec& spec);
 
-// One group of n <= block * max(1, 4096 / block) elements; bytes as in BlockLayout.
-struct E3m0Kernels {
-  // Returns whether all elements were finite.
-  bool (*encode)(int64_t block, const float* x, int64_t n, uint8_t* out);
-  // Returns false if a scale is one that no encoder writes.
-  bool (*decode)(int64_t block, const uint8_t* in, int64_t n, float* out, bool accumulate);
+// Rounding numbers of element i of the group, where it is stochastic: 16 bits of Philox block (first + i) / 8 under
+// this key.
+struct BlockNoise {
+  uint32_t key0 = 0, key1 = 0;
+  uint64_t first = 0;
 };
-TW_DECLARE_KERNELS(E3m0Kernels, e3m0_kernels)
 
-// One group of n <= block * max(1, 4096 / block) elements; bytes as in BlockLayout.
-struct LloydMaxKernels {
+// One group of n elements (n <= block * max(1, 4096 / block)); bytes as in BlockLayout.
+struct BlockKernels {
   // Returns whether all elements were finite.
-  bool (*encode)(int bits, int64_t block, const float* x, int64_t n, uint8_t* out);
+  bool (*encode)(const BlockForm& form, const BlockNoise& noise, const float* x, int64_t n, uint8_t* out);
   // Returns false if a scale is one that no encoder writes.
-  bool (*decode)(int bits, int64_t block, const uint8_t* in, int64_t n, float* out, bool accumulate);
+  bool (*decode)(const BlockForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate);
 };
-TW_DECLARE_KERNELS(LloydMaxKernels, lloyd_max_kernels)
+TW_DECLARE_KERNELS(BlockKernels, block_int_kernels)
+TW_DECLARE_KERNELS(BlockKernels, mx_kernels)
+TW_DECLARE_KERNELS(BlockKernels, e3m0_kernels)
+TW_DECLARE_KERNELS(BlockKernels, lloyd_max_kernels)
 
 struct OneBitKernels {
   // Sum of |x| over n elements, NaN if one of them is NaN or infinite; the order depends on n alone.

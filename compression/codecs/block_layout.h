@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "compression/codec_table.h"
+#include "compression/codecs/block_kernels.h"
+#include "compression/message_key.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
 
@@ -58,7 +60,6 @@ class BlockCodec : public Codec {
  public:
   BlockCodec(const BlockLayout& layout, std::string name) : layout_(layout), name_(std::move(name)) {}
   std::string name() const override { return name_; }
-  Traits traits() const override { return {.contractive = true, .linear = true, .granule = layout_.group()}; }
   size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
     const float* x = in.as<float>();
@@ -91,6 +92,33 @@ class BlockCodec : public Codec {
 
   BlockLayout layout_;
   std::string name_;
+};
+
+// One whose groups are coded by kernels.
+class KernelCodec final : public BlockCodec {
+ public:
+  KernelCodec(std::string name, const BlockForm& form, size_t scale_bytes, size_t head_bytes,
+              const BlockKernels& kernels, bool contractive = true)
+      : BlockCodec({form.block, form.bits, scale_bytes, head_bytes}, std::move(name)),
+        form_(form),
+        kernels_(kernels),
+        contractive_(contractive) {}
+  Traits traits() const override {
+    return {.unbiased = form_.stochastic, .contractive = contractive_, .linear = true, .granule = layout_.group()};
+  }
+
+ private:
+  bool encode_group(const Msg& msg, const float* x, int64_t first, int64_t n, uint8_t* out) const override {
+    const PhiloxKey key = form_.stochastic ? message_key(msg, RandomPurpose::kRounding) : PhiloxKey{};
+    return kernels_.encode(form_, {key.k0, key.k1, static_cast<uint64_t>(msg.first + first)}, x, n, out);
+  }
+  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
+    return kernels_.decode(form_, in, n, y, accumulate);
+  }
+
+  BlockForm form_;
+  const BlockKernels& kernels_;
+  bool contractive_;
 };
 
 }  // namespace thinwire

@@ -5,29 +5,15 @@
 // 1.5 * 2^j; the midpoint itself goes up), which has the lower error: relative RMS 0.192 of Gaussian numbers in blocks
 // of 128 against 0.201 with midpoints in the logarithm. At most a third of an element above s / 128 is lost, so error
 // feedback contracts. A block that holds NaN or infinity raises Encoded::non_finite and has a NaN scale.
-#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
 
 namespace thinwire {
 namespace {
 
-class E3m0 final : public BlockCodec {
- public:
-  explicit E3m0(int64_t block) : BlockCodec({block, 4, 2}, "e3m0(block=" + std::to_string(block) + ")") {}
-
- private:
-  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
-    return kernels_.encode(layout_.block, x, n, out);
-  }
-  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
-    return kernels_.decode(layout_.block, in, n, y, accumulate);
-  }
-
-  const E3m0Kernels& kernels_ = TW_PICK_KERNELS(e3m0_kernels);
-};
-
 MadeCodec make_e3m0(const CodecSpec& spec) {
-  return {std::make_shared<E3m0>(block_of(spec, 128, 2, BlockLayout::kLargestBlock))};
+  const int64_t block = block_of(spec, 128, 2, BlockLayout::kLargestBlock);
+  return {std::make_shared<KernelCodec>("e3m0(block=" + std::to_string(block) + ")",
+                                        BlockForm{.block = block, .bits = 4}, 2, 0, TW_PICK_KERNELS(e3m0_kernels))};
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ struct PowerDecoder {
 #endif
 };
 
-bool encode(int64_t block, const float* x, int64_t n, uint8_t* out) {
+bool encode(const BlockForm& form, const BlockNoise&, const float* x, int64_t n, uint8_t* out) {
+  const int64_t block = form.block;
   uint32_t keys[kMaxBlocks];
   float inverses[kMaxBlocks];
   const int64_t blocks = block_keys(x, n, block, keys);
@@ -78,9 +79,9 @@ bool encode(int64_t block, const float* x, int64_t n, uint8_t* out) {
   return !any(bad);
 }
 
-bool decode(int64_t block, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+bool decode(const BlockForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
   float scales[kMaxBlocks];
-  const int64_t blocks = (n + block - 1) / block;
+  const int64_t block = form.block, blocks = (n + block - 1) / block;
   bool good = true;
   for (int64_t b = 0; b < blocks; ++b) {
     uint16_t half;
@@ -97,6 +98,6 @@ bool decode(int64_t block, const uint8_t* in, int64_t n, float* out, bool accumu
 
 }  // namespace
 
-constinit const E3m0Kernels e3m0_kernels = {encode, decode};
+constinit const BlockKernels e3m0_kernels = {encode, decode};
 
 }  // namespace thinwire::TW_ISA

@@ -12,33 +12,18 @@
 // A group that holds NaN or infinity raises Encoded::non_finite and has a NaN head: all of it decodes to NaN.
 // fp32 in and out, fixed size: BlockLayout with a head of 2 bytes and 1 byte a scale, so 2.13 bits an element. A code
 // has the sign in its highest bit and the level, ascending, below.
-#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
 
 namespace thinwire {
 namespace {
 
-class LloydMax final : public BlockCodec {
- public:
-  LloydMax(int bits, int64_t block)
-      : BlockCodec({block, bits, 1, 2},
-                   "lloyd_max(bits=" + std::to_string(bits) + ",block=" + std::to_string(block) + ")") {}
-
- private:
-  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
-    return kernels_.encode(layout_.bits, layout_.block, x, n, out);
-  }
-  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
-    return kernels_.decode(layout_.bits, layout_.block, in, n, y, accumulate);
-  }
-
-  const LloydMaxKernels& kernels_ = TW_PICK_KERNELS(lloyd_max_kernels);
-};
-
 MadeCodec make_lloyd_max(const CodecSpec& spec) {
   const int64_t said = spec.integer("block");
   const int64_t block = said == 16 || said == 32 ? said : block_of(spec, 64, 64, BlockLayout::kLargestBlock, 64);
-  return {std::make_shared<LloydMax>(static_cast<int>(spec.integer("bits")), block)};
+  const auto bits = static_cast<int>(spec.integer("bits"));
+  return {
+      std::make_shared<KernelCodec>("lloyd_max(bits=" + std::to_string(bits) + ",block=" + std::to_string(block) + ")",
+                                    BlockForm{.block = block, .bits = bits}, 1, 2, TW_PICK_KERNELS(lloyd_max_kernels))};
 }
 
 }  // namespace

@@ -177,10 +177,10 @@ bool encode_bits(int64_t block, const float* x, int64_t n, uint8_t* out) {
   return good;
 }
 
-bool encode(int bits, int64_t block, const float* x, int64_t n, uint8_t* out) {
-  return bits == 2   ? encode_bits<2>(block, x, n, out)
-         : bits == 3 ? encode_bits<3>(block, x, n, out)
-                     : encode_bits<4>(block, x, n, out);
+bool encode(const BlockForm& form, const BlockNoise&, const float* x, int64_t n, uint8_t* out) {
+  return form.bits == 2   ? encode_bits<2>(form.block, x, n, out)
+         : form.bits == 3 ? encode_bits<3>(form.block, x, n, out)
+                          : encode_bits<4>(form.block, x, n, out);
 }
 
 // ---- decode --------------------------------------------------------------------------------------------------------
@@ -233,14 +233,14 @@ bool decode_bits(int64_t block, const uint8_t* in, int64_t n, float* out, bool a
   return true;
 }
 
-bool decode(int bits, int64_t block, const uint8_t* in, int64_t n, float* out, bool accumulate) {
-  return bits == 2   ? decode_bits<2>(block, in, n, out, accumulate)
-         : bits == 3 ? decode_bits<3>(block, in, n, out, accumulate)
-                     : decode_bits<4>(block, in, n, out, accumulate);
+bool decode(const BlockForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+  return form.bits == 2   ? decode_bits<2>(form.block, in, n, out, accumulate)
+         : form.bits == 3 ? decode_bits<3>(form.block, in, n, out, accumulate)
+                          : decode_bits<4>(form.block, in, n, out, accumulate);
 }
 
 }  // namespace
 
-constinit const LloydMaxKernels lloyd_max_kernels = {encode, decode};
+constinit const BlockKernels lloyd_max_kernels = {encode, decode};
 
 }  // namespace thinwire::TW_ISA

@@ -10,7 +10,6 @@
 // 2^-9 of the group's largest lose precision, groups below 2^-89 become zero.
 // A block that holds NaN or infinity raises Encoded::non_finite and has the scale's NaN: all of it decodes to NaN.
 // nvfp4 has g in front of the scales of every group.
-#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
 
 namespace thinwire {
@@ -26,31 +25,15 @@ constexpr Format kFormats[] = {{"mxfp8_e4m3", MxFormat::kE4m3, 32, 8}, {"mxfp8_e
                                {"mxfp6_e2m3", MxFormat::kE2m3, 32, 6}, {"mxfp6_e3m2", MxFormat::kE3m2, 32, 6},
                                {"mxfp4", MxFormat::kE2m1, 32, 4},      {"nvfp4", MxFormat::kNvfp4, 16, 4}};
 
-// 0 is a code and rounding is to the nearest, so no element's error exceeds the element.
-class Mx final : public BlockCodec {
- public:
-  explicit Mx(const Format& format)
-      : BlockCodec({format.block, format.bits, 1, format.format == MxFormat::kNvfp4 ? size_t{4} : 0},
-                   std::string("mx(format=") + format.name + ")"),
-        format_(format.format) {}
-
- private:
-  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
-    return kernels_.encode(format_, x, n, out);
-  }
-  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
-    return kernels_.decode(format_, in, n, y, accumulate);
-  }
-
-  MxFormat format_;
-  const MxKernels& kernels_ = TW_PICK_KERNELS(mx_kernels);
-};
-
 MadeCodec make_mx(const CodecSpec& spec) {
   const auto* format = std::begin(kFormats);
   while (spec.text("format") != format->name) ++format;
   block_of(spec, format->block, format->block, format->block);
-  return {std::make_shared<Mx>(*format)};
+  // 0 is a code and rounding is to the nearest, so no element's error exceeds the element.
+  return {
+      std::make_shared<KernelCodec>(std::string("mx(format=") + format->name + ")",
+                                    BlockForm{.block = format->block, .bits = format->bits, .format = format->format},
+                                    1, format->format == MxFormat::kNvfp4 ? 4 : 0, TW_PICK_KERNELS(mx_kernels))};
 }
 
 }  // namespace

@@ -200,7 +200,8 @@ bool decode_nvfp4(const uint8_t* in, int64_t n, float* out, bool accumulate) {
   return true;
 }
 
-bool encode(MxFormat format, const float* x, int64_t n, uint8_t* out) {
+bool encode(const BlockForm& form, const BlockNoise&, const float* x, int64_t n, uint8_t* out) {
+  const MxFormat format = form.format;
   return format == MxFormat::kE4m3   ? encode_mx<E4m3>(x, n, out)
          : format == MxFormat::kE5m2 ? encode_mx<E5m2>(x, n, out)
          : format == MxFormat::kE2m3 ? encode_mx<E2m3>(x, n, out)
@@ -209,7 +210,8 @@ bool encode(MxFormat format, const float* x, int64_t n, uint8_t* out) {
                                      : encode_nvfp4(x, n, out);
 }
 
-bool decode(MxFormat format, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+bool decode(const BlockForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+  const MxFormat format = form.format;
   return format == MxFormat::kE4m3   ? decode_mx<E4m3>(in, n, out, accumulate)
          : format == MxFormat::kE5m2 ? decode_mx<E5m2>(in, n, out, accumulate)
          : format == MxFormat::kE2m3 ? decode_mx<E2m3>(in, n, out, accumulate)
@@ -220,6 +222,6 @@ bool decode(MxFormat format, const uint8_t* in, int64_t n, float* out, bool accu
 
 }  // namespace
 
-constinit const MxKernels mx_kernels = {encode, decode};
+constinit const BlockKernels mx_kernels = {encode, decode};
 
 }  // namespace thinwire::TW_ISA

@@ -12,7 +12,6 @@
 #include <limits>
 #include <vector>
 
-#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
 
 namespace thinwire {

@@ -1,7 +1,7 @@
 // block_int: golden bytes, a scalar oracle for every form, fidelity against the published quantiser, and the defects of
 // published quantisers (reference/zero-and-tagc.md 1.8, 1.9, 1.12) by name.
 #include "compression/codec_table.h"
-#include "compression/codecs/block_int_kernel.h"
+#include "compression/codecs/block_kernels.h"
 #include "engine/base/core/philox.h"
 #include "tests/codecs/codec_laws.h"
 
@@ -204,11 +204,11 @@ TEST(BlockInt, EveryFormEqualsAScalarOracle) {
 
 // Both builds of the kernels, whichever this machine can run.
 TEST(BlockInt, AllInstructionSetsWriteTheSameBytes) {
-  std::vector<const BlockIntKernels*> sets = {&isa_avx2::block_int_kernels};
+  std::vector<const BlockKernels*> sets = {&isa_avx2::block_int_kernels};
   if (active_isa() != Isa::kAvx2) sets.push_back(&isa_avx512::block_int_kernels);
   std::mt19937 rng(5);
   for (int round = 0; round < 600; ++round) {
-    BlockIntForm form;
+    BlockForm form;
     form.bits = 2 + 2 * static_cast<int>(rng() % 4);
     const int64_t blocks[] = {2, 5, 16, 32, 48, 64, 128, 100, 512};
     form.block = blocks[rng() % std::size(blocks)];
@@ -221,7 +221,7 @@ TEST(BlockInt, AllInstructionSetsWriteTheSameBytes) {
     if (round % 5 == 0)
       x[rng() % x.size()] =
           std::bit_cast<float>(static_cast<uint32_t>(0xff800000u | (rng() & 0x7fffffu)));  // -inf or NaN
-    const BlockIntNoise noise{static_cast<uint32_t>(rng()), static_cast<uint32_t>(rng()), (rng() << 8) + rng() % 8};
+    const BlockNoise noise{static_cast<uint32_t>(rng()), static_cast<uint32_t>(rng()), (rng() << 8) + rng() % 8};
     std::vector<uint8_t> first(static_cast<size_t>(n) * 9 + 64, 0xee);
     std::vector<float> first_out(x.size(), 0.25f);
     const bool finite = sets[0]->encode(form, noise, x.data(), n, first.data());

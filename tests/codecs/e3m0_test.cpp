@@ -63,7 +63,7 @@ TEST(E3m0, EqualsASearchOverAllLevels) {
 }
 
 TEST(E3m0, AllInstructionSetsWriteTheSameBytes) {
-  std::vector<const E3m0Kernels*> sets = {&isa_avx2::e3m0_kernels};
+  std::vector<const BlockKernels*> sets = {&isa_avx2::e3m0_kernels};
   if (active_isa() != Isa::kAvx2) sets.push_back(&isa_avx512::e3m0_kernels);
   std::mt19937 rng(5);
   for (int round = 0; round < 300; ++round) {
@@ -73,16 +73,16 @@ TEST(E3m0, AllInstructionSetsWriteTheSameBytes) {
     auto x = test::make_data(test::DataKind::kHeavyTail, n, static_cast<uint64_t>(round));
     if (round % 4 == 0) x[rng() % x.size()] = std::bit_cast<float>(static_cast<uint32_t>(0xffffffffu - rng() % 3));
     std::vector<uint8_t> first(static_cast<size_t>(n) * 2 + 64, 0xee);
-    const bool finite = sets[0]->encode(block, x.data(), n, first.data());
+    const bool finite = sets[0]->encode({.block = block}, {}, x.data(), n, first.data());
     for (size_t s = 1; s < sets.size(); ++s) {
       std::vector<uint8_t> bytes(first.size(), 0xee);
-      ASSERT_EQ(sets[s]->encode(block, x.data(), n, bytes.data()), finite);
+      ASSERT_EQ(sets[s]->encode({.block = block}, {}, x.data(), n, bytes.data()), finite);
       ASSERT_TRUE(bytes == first) << "round " << round;
       for (size_t i = static_cast<size_t>((n + block - 1) / block) * 2; i < bytes.size(); ++i)
         bytes[i] = static_cast<uint8_t>(rng());  // every code, 8 as well
       std::vector<float> a(x.size(), 0.5f), b(x.size(), 0.5f);
-      ASSERT_TRUE(sets[0]->decode(block, bytes.data(), n, a.data(), round % 2));
-      ASSERT_TRUE(sets[s]->decode(block, bytes.data(), n, b.data(), round % 2));
+      ASSERT_TRUE(sets[0]->decode({.block = block}, bytes.data(), n, a.data(), round % 2));
+      ASSERT_TRUE(sets[s]->decode({.block = block}, bytes.data(), n, b.data(), round % 2));
       ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << "round " << round;
     }
   }

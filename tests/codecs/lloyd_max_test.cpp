@@ -127,26 +127,26 @@ TEST(LloydMax, EqualsItsDefinition) {
 }
 
 TEST(LloydMax, AllInstructionSetsWriteTheSameBytes) {
-  std::vector<const LloydMaxKernels*> sets = {&isa_avx2::lloyd_max_kernels};
+  std::vector<const BlockKernels*> sets = {&isa_avx2::lloyd_max_kernels};
   if (active_isa() != Isa::kAvx2) sets.push_back(&isa_avx512::lloyd_max_kernels);
   std::mt19937 rng(5);
   for (int round = 0; round < 300; ++round) {
     const int64_t blocks[] = {16, 32, 64, 128, 192, 256, 4096};
     const int64_t block = blocks[rng() % std::size(blocks)];
-    const int bits = 2 + static_cast<int>(rng() % 3);
+    const BlockForm form{.block = block, .bits = 2 + static_cast<int>(rng() % 3)};
     const int64_t n = 1 + static_cast<int64_t>(rng()) % (block * std::max<int64_t>(1, 4096 / block));
     auto x = test::make_data(test::DataKind::kHeavyTail, n, static_cast<uint64_t>(round));
     if (round % 4 == 0) x[rng() % x.size()] = std::bit_cast<float>(static_cast<uint32_t>(0xffffffffu - rng() % 3));
     std::vector<uint8_t> first(static_cast<size_t>(n) * 2 + 64, 0xee);
-    const bool finite = sets[0]->encode(bits, block, x.data(), n, first.data());
+    const bool finite = sets[0]->encode(form, {}, x.data(), n, first.data());
     for (size_t s = 1; s < sets.size(); ++s) {
       std::vector<uint8_t> bytes(first.size(), 0xee);
-      ASSERT_EQ(sets[s]->encode(bits, block, x.data(), n, bytes.data()), finite);
+      ASSERT_EQ(sets[s]->encode(form, {}, x.data(), n, bytes.data()), finite);
       ASSERT_TRUE(bytes == first) << "round " << round;
       for (size_t i = 2; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(rng());
       std::vector<float> a(x.size(), 0.5f), b(x.size(), 0.5f);
-      ASSERT_TRUE(sets[0]->decode(bits, block, bytes.data(), n, a.data(), round % 2));
-      ASSERT_TRUE(sets[s]->decode(bits, block, bytes.data(), n, b.data(), round % 2));
+      ASSERT_TRUE(sets[0]->decode(form, bytes.data(), n, a.data(), round % 2));
+      ASSERT_TRUE(sets[s]->decode(form, bytes.data(), n, b.data(), round % 2));
       ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << "round " << round;
     }
   }

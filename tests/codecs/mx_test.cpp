@@ -184,29 +184,29 @@ TEST(Mx, Nvfp4EqualsABruteForceOracle) {
 }
 
 TEST(Mx, AllInstructionSetsWriteTheSameBytes) {
-  std::vector<const MxKernels*> sets = {&isa_avx2::mx_kernels};
+  std::vector<const BlockKernels*> sets = {&isa_avx2::mx_kernels};
   if (active_isa() != Isa::kAvx2) sets.push_back(&isa_avx512::mx_kernels);
   std::mt19937 rng(5);
   for (int round = 0; round < 600; ++round) {
-    const auto format = static_cast<MxFormat>(round % 6);
+    const BlockForm form{.format = static_cast<MxFormat>(round % 6)};
     const int64_t n = 1 + static_cast<int64_t>(rng() % 4096);
     auto x = wild_data(rng, n);
     if (round % 5 == 0) x[rng() % x.size()] = std::bit_cast<float>(static_cast<uint32_t>(0xff800000u | rng() % 9));
     std::vector<uint8_t> first(static_cast<size_t>(n) * 2 + 64, 0xee), random(first.size());
     std::vector<float> first_out(x.size(), 0.25f);
     for (uint8_t& b : random) b = static_cast<uint8_t>(rng() % 100);  // all codes, and scales that pass
-    const bool finite = sets[0]->encode(format, x.data(), n, first.data());
+    const bool finite = sets[0]->encode(form, {}, x.data(), n, first.data());
     for (const auto* payload : {&first, &random}) {
-      sets[0]->decode(format, payload->data(), n, first_out.data(), round % 2);
+      sets[0]->decode(form, payload->data(), n, first_out.data(), round % 2);
       for (size_t s = 1; s < sets.size(); ++s) {
         std::vector<uint8_t> bytes(first.size(), 0xee);
         std::vector<float> out(x.size(), 0.25f);
         if (payload == &random) std::fill(out.begin(), out.end(), 0.0f);
-        ASSERT_EQ(sets[s]->encode(format, x.data(), n, bytes.data()), finite);
+        ASSERT_EQ(sets[s]->encode(form, {}, x.data(), n, bytes.data()), finite);
         ASSERT_TRUE(bytes == first) << "round " << round;
         std::vector<float> reference(x.size(), out[0]);
-        sets[0]->decode(format, payload->data(), n, reference.data(), round % 2);
-        sets[s]->decode(format, payload->data(), n, out.data(), round % 2);
+        sets[0]->decode(form, payload->data(), n, reference.data(), round % 2);
+        sets[s]->decode(form, payload->data(), n, out.data(), round % 2);
         for (size_t i = 0; i < out.size(); ++i)
           ASSERT_TRUE(std::bit_cast<uint32_t>(out[i]) == std::bit_cast<uint32_t>(reference[i]) ||
                       (std::isnan(out[i]) && std::isnan(reference[i])))

@@ -125,6 +125,19 @@ TW_DEVICE void load_input(const PackJob& job, int64_t at, int n, bool vectors, T
 struct TileSquares {
   float error = 0.0f, signal = 0.0f, residual = 0.0f;
 };
+// Writes the sums over all threads to `to` [3]. slots: [3 kTileWarps] in shared memory. All threads call.
+TW_DEVICE void write_squares(const TileSquares& squares, float* slots, float* to) {
+  const float sum[3] = {warp_sum(squares.error), warp_sum(squares.signal), warp_sum(squares.residual)};
+  if (threadIdx.x % kWarp == 0) {
+    TW_UNROLL
+    for (int j = 0; j < 3; ++j) slots[j * kTileWarps + threadIdx.x / kWarp] = sum[j];
+  }
+  __syncthreads();
+  if (threadIdx.x >= 3) return;
+  float all = 0.0f;
+  for (int w = 0; w < kTileWarps; ++w) all += slots[static_cast<int>(threadIdx.x) * kTileWarps + w];
+  to[threadIdx.x] = all;
+}
 
 // x: what should arrive; d: what does. largest: kEightBitBlocks zeros in shared memory. kBare: nothing is kept, only
 // measured. All threads call.
@@ -245,16 +258,8 @@ TW_KERNEL void __launch_bounds__(kTileThreads, blocks_at_once(kWay))
     squares = keep_residual<kBare>(job, at, n, vectors, x, v, words + 1);
   else if (!kBare && job.residual != DeviceResidual::kNone)
     keep_old(job, at, n);
-  const float sum[3] = {warp_sum(squares.error), warp_sum(squares.signal), warp_sum(squares.residual)};
-  if (threadIdx.x % kWarp == 0) {
-    TW_UNROLL
-    for (int j = 0; j < 3; ++j) slots[j * kTileWarps + threadIdx.x / kWarp] = sum[j];
-  }
-  __syncthreads();
-  if (threadIdx.x >= 3) return;
-  float all = 0.0f;
-  for (int w = 0; w < kTileWarps; ++w) all += slots[static_cast<int>(threadIdx.x) * kTileWarps + w];
-  squares_to[threadIdx.x] = threadIdx.x == 2 && job.residual == DeviceResidual::kNone ? 0.0f : all;
+  if (job.residual == DeviceResidual::kNone) squares.residual = 0.0f;
+  write_squares(squares, slots, squares_to);
 }
 
 // ---- absorbing -----------------------------------------------------------------------------------------------------

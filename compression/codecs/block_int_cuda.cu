@@ -48,25 +48,16 @@ TW_DEVICE float storable_offset(float v, BlockScale scale) {
   return scale == BlockScale::kFp16 ? half_to_float(float_to_half(v)) : widen_bits(exact_to_bf16(v), 1);
 }
 
-// A number that the type holds exactly, or the canonical NaN.
+// A number that the type holds exactly, or the canonical NaN. kWhole: in whole tiles.
+template <bool kWhole>
 TW_DEVICE void write_scale(uint8_t* to, BlockScale scale, float v) {
-  const uint32_t bits = bits_of(v);
-  if (scale == BlockScale::kFp32)
-    store_payload<4>(to, bits, 4);
-  else if (scale == BlockScale::kE8m0)
+  const uint32_t bits = bits_of(v), half = scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16;
+  if (scale == BlockScale::kE8m0)
     to[0] = static_cast<uint8_t>(bits >> 23);
+  else if (scale == BlockScale::kFp32)
+    kWhole ? store_whole<4>(to, bits) : store_payload<4>(to, bits, 4);
   else
-    store_payload<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16, 2);
-}
-// The same in whole tiles.
-TW_DEVICE void write_whole_scale(uint8_t* to, BlockScale scale, float v) {
-  const uint32_t bits = bits_of(v);
-  if (scale == BlockScale::kFp32)
-    store_whole<4>(to, bits);
-  else if (scale == BlockScale::kE8m0)
-    to[0] = static_cast<uint8_t>(bits >> 23);
-  else
-    store_whole<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16);
+    kWhole ? store_whole<2>(to, half) : store_payload<2>(to, half, 2);
 }
 // What scale_bits() would load `at` bytes behind a multiple of four, out of the word that it lies in.
 TW_DEVICE uint32_t scale_in_word(uint32_t word, int at, BlockScale scale) {
@@ -209,10 +200,10 @@ struct IntTiles {
       steps[b] = s.step;
       if constexpr (kAsymmetric) {
         offsets[b] = s.offset;
-        write_scale(out + b * record(), scale, s.offset);
-        write_scale(out + b * record() + record() / 2, scale, s.step);
+        write_scale<false>(out + b * record(), scale, s.offset);
+        write_scale<false>(out + b * record() + record() / 2, scale, s.step);
       } else {
-        write_scale(out + b * record(), scale, s.step);
+        write_scale<false>(out + b * record(), scale, s.step);
       }
     }
     __syncthreads();
@@ -285,8 +276,8 @@ struct IntTiles {
                                kAsymmetric ? of_ordered(own_key(highs)) : 0.0f);
     if (writes_scale(shift)) {
       uint8_t* to = out + own_block(shift) * record();
-      if constexpr (kAsymmetric) write_whole_scale(to, scale, own.offset);
-      write_whole_scale(kAsymmetric ? to + record() / 2 : to, scale, own.step);
+      if constexpr (kAsymmetric) write_scale<true>(to, scale, own.offset);
+      write_scale<true>(kAsymmetric ? to + record() / 2 : to, scale, own.step);
     }
     uint8_t* codes = out + (kMostDeviceTile >> shift) * record() + own_codes<kBits>();
     if (stochastic)

@@ -265,28 +265,19 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 2)
     for (int k = 0; k < 4; ++k) sent[s][k] = values[s][k];
   }
   tiles.expand<true>(factors, at, n, sent);
-  float sums[3] = {};  // of squares: error, signal, residual
+  TileSquares squares;
   TW_UNROLL
   for (int s = 0; s < kTileSteps; ++s) {
     TW_UNROLL
     for (int k = 0; k < 4; ++k) {
       if (!tile_has(tile_element(s) + k, n)) continue;
       const float error = values[s][k] - sent[s][k], kept = error * unscale;
-      sums[0] += error * error, sums[1] += values[s][k] * values[s][k], sums[2] += kept * kept;
+      squares.error += error * error, squares.signal += values[s][k] * values[s][k], squares.residual += kept * kept;
       values[s][k] = kept;
     }
   }
   store_tile({x, 0}, at, n, true, values);
-  TW_UNROLL
-  for (int j = 0; j < 3; ++j) {
-    const float sum = warp_sum(sums[j]);
-    if (threadIdx.x % kWarp == 0) slots[j * kTileWarps + threadIdx.x / kWarp] = sum;
-  }
-  __syncthreads();
-  if (threadIdx.x >= 3) return;
-  float all = 0.0f;
-  for (int w = 0; w < kTileWarps; ++w) all += slots[static_cast<int>(threadIdx.x) * kTileWarps + w];
-  squares_to[static_cast<int64_t>(blockIdx.x) * 3 + threadIdx.x] = all;
+  write_squares(squares, slots, squares_to + static_cast<int64_t>(blockIdx.x) * 3);
 }
 
 class LowRankRoundsCuda final : public DeviceRounds {

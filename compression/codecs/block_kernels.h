@@ -10,6 +10,19 @@ namespace thinwire {
 struct CodecSpec;
 
 enum class MxFormat : uint8_t { kE4m3, kE5m2, kE2m3, kE3m2, kE2m1, kNvfp4 };
+// What an element of mx is: bits in all, mantissa bits, exponent bias, the largest code of a finite number and its
+// exponent.
+template <int kBits_, int kMantissa_, int kBias_, int kLargest_, int kMaxExponent_>
+struct SmallFloat {
+  static constexpr int kBits = kBits_, kMantissa = kMantissa_, kBias = kBias_, kLargest = kLargest_,
+                       kMaxExponent = kMaxExponent_;
+};
+using E4m3 = SmallFloat<8, 3, 7, 0x7e, 8>;    // 448; 0x7f is NaN
+using E5m2 = SmallFloat<8, 2, 15, 0x7b, 15>;  // 57344; above are infinity and NaN
+using E2m3 = SmallFloat<6, 3, 1, 0x1f, 2>;    // 7.5
+using E3m2 = SmallFloat<6, 2, 3, 0x1f, 4>;    // 28
+using E2m1 = SmallFloat<4, 1, 1, 0x07, 2>;    // 6
+
 enum class BlockScale : uint8_t { kFp32, kFp16, kBf16, kE8m0 };
 
 // What decides about bytes; each codec reads what it has.

@@ -1,21 +1,10 @@
 // Codec mx on a GPU: the scales and codes of mx_kernel.cpp, bit by bit.
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/device_blocks.h"
 #include "compression/codecs/device_makers.h"
 
 namespace thinwire {
 namespace {
-
-// As in mx_kernel.cpp: bits, mantissa bits, exponent bias, the largest code and its exponent.
-template <int kBits_, int kMantissa_, int kBias_, uint32_t kLargest_, int kMaxExponent_>
-struct Small {
-  static constexpr int kBits = kBits_, kMantissa = kMantissa_, kBias = kBias_, kMaxExponent = kMaxExponent_;
-  static constexpr uint32_t kLargest = kLargest_;
-};
-using E4m3 = Small<8, 3, 7, 0x7e, 8>;
-using E5m2 = Small<8, 2, 15, 0x7b, 15>;
-using E2m3 = Small<6, 3, 1, 0x1f, 2>;
-using E3m2 = Small<6, 2, 3, 0x1f, 4>;
-using E2m1 = Small<4, 1, 1, 0x07, 2>;
 
 // The code without sign of a finite number >= 0, given by its bits: nearest, ties to even, saturated.
 template <typename F>
@@ -25,7 +14,8 @@ TW_DEVICE uint32_t small_code(uint32_t bits) {
   const uint32_t anchor = exponent + (static_cast<uint32_t>(23 - F::kMantissa) << 23);
   const uint32_t steps = bits_of(float_of_bits(bits) + float_of_bits(anchor)) - anchor;
   const uint32_t code = ((exponent - kLowest) >> (23 - F::kMantissa)) + steps;
-  return code > F::kLargest ? F::kLargest : code;
+  constexpr uint32_t kLargest = F::kLargest;
+  return code > kLargest ? kLargest : code;
 }
 // Elements of bad blocks have become NaN; they get the code 0.
 template <typename F>

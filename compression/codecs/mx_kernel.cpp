@@ -5,17 +5,6 @@
 namespace thinwire::TW_ISA {
 namespace {
 
-// A format: bits in all, mantissa bits, exponent bias, the largest code of a finite number and its exponent.
-template <int Bits_, int M_, int Bias_, int Largest_, int MaxExponent_>
-struct Small {
-  static constexpr int kBits = Bits_, kMantissa = M_, kBias = Bias_, kLargest = Largest_, kMaxExponent = MaxExponent_;
-};
-using E4m3 = Small<8, 3, 7, 0x7e, 8>;    // 448; 0x7f is NaN
-using E5m2 = Small<8, 2, 15, 0x7b, 15>;  // 57344; above are infinity and NaN
-using E2m3 = Small<6, 3, 1, 0x1f, 2>;    // 7.5
-using E3m2 = Small<6, 2, 3, 0x1f, 4>;    // 28
-using E2m1 = Small<4, 1, 1, 0x07, 2>;    // 6
-
 // The code without sign of |v| (bits of a finite number >= 0): nearest, ties to even, saturated. Adding a power of two
 // that is 2^(23 - M) times the number's own exponent leaves a mantissa of M bits, correctly rounded, in the low bits.
 template <typename F>

@@ -21,10 +21,6 @@ constexpr int64_t kLanes = kSketchLanes;
 constexpr uint32_t kTail = 3;       // in State::where: in the tail, or not in the union
 constexpr uint16_t kFull = 0xffff;  // a cell's count of elements that no longer changes: it never gets down to one
 
-int64_t bit_bytes(int64_t bits) {
-  return (bits + 7) / 8;
-}
-
 uint64_t mix(uint64_t h) {  // splitmix64's finaliser
   h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9u;
   h = (h ^ (h >> 27)) * 0x94D049BB133111EBu;
@@ -80,13 +76,8 @@ struct State final : CompressionState {
   int64_t rank_of(int64_t element) const {
     if (element >= count) return united;
     const int64_t block = element / kSparseBlock;
-    int64_t r = before[static_cast<size_t>(block)], byte = block * kSparseBlock / 8;
-    for (; byte + 8 <= element / 8; byte += 8) {
-      uint64_t word;
-      std::memcpy(&word, bits.data() + byte, 8);
-      r += std::popcount(word);
-    }
-    for (; byte < element / 8; ++byte) r += std::popcount(bits[static_cast<size_t>(byte)]);
+    const int64_t first = block * kSparseBlock / 8, byte = element / 8;
+    const int64_t r = before[static_cast<size_t>(block)] + count_bits(bits.data() + first, byte - first);
     const int rest = static_cast<int>(element % 8);
     return rest == 0 ? r
                      : r + std::popcount(static_cast<uint8_t>(bits[static_cast<size_t>(byte)] & ((1u << rest) - 1u)));
@@ -105,10 +96,8 @@ void count_union(State& s, int threads) {
   s.before.assign(static_cast<size_t>(blocks), 0);
   parallel_blocks(threads, blocks, 16, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b) {
-      int64_t set = 0;
-      const int64_t end = std::min<int64_t>(static_cast<int64_t>(s.bits.size()), (b + 1) * kSparseBlock / 8);
-      for (int64_t i = b * kSparseBlock / 8; i < end; ++i) set += std::popcount(s.bits[static_cast<size_t>(i)]);
-      s.before[static_cast<size_t>(b)] = set;
+      const int64_t at = b * kSparseBlock / 8, left = static_cast<int64_t>(s.bits.size()) - at;
+      s.before[static_cast<size_t>(b)] = count_bits(s.bits.data() + at, std::min(left, kSparseBlock / 8));
     }
   });
   s.united = 0;

@@ -19,10 +19,6 @@ namespace {
 constexpr int64_t kSmall = 1 << 14;  // up to here a vector is handled in cache
 constexpr int64_t kSample = 1 << 13;
 
-int64_t bit_bytes(int64_t bits) {
-  return (bits + 7) / 8;
-}
-
 // Two keys that very probably enclose the k-th largest: order statistics of a sample, four standard deviations around
 // the expected one. Positions are hashed: a stride would see a few columns of a matrix only.
 std::array<uint32_t, 2> sample_bracket(const float* x, int64_t n, int64_t k) {
@@ -57,6 +53,17 @@ Where locate(const Bracket& c, int64_t k) {
 
 const SparseKernels& sparse_table() {
   return TW_PICK_KERNELS(sparse_kernels);
+}
+
+int64_t count_bits(const uint8_t* bits, int64_t bytes) {
+  int64_t set = 0, at = 0;
+  for (; at + 8 <= bytes; at += 8) {
+    uint64_t word;
+    std::memcpy(&word, bits + at, 8);
+    set += std::popcount(word);
+  }
+  for (; at < bytes; ++at) set += std::popcount(bits[at]);
+  return set;
 }
 
 int64_t kept_of(int64_t n, double density) {

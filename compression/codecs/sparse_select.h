@@ -28,6 +28,12 @@ int64_t kept_of(int64_t n, double density);
 // The threshold of the k largest |x|. x: [n], 1 <= k <= n.
 Threshold find_threshold(const float* x, int64_t n, int64_t k, int threads);
 
+inline int64_t bit_bytes(int64_t bits) {
+  return (bits + 7) / 8;
+}
+// How many bits of so many bytes are set.
+int64_t count_bits(const uint8_t* bits, int64_t bytes);
+
 // ---- indices -------------------------------------------------------------------------------------------------------
 // How k ascending indices below n are written; n and k alone decide the number of bytes. Either a bitmap (index i is
 // bit i % 8 of byte i / 8), or Elias-Fano: the low `low_bits` bits of all indices, packed (least significant first),

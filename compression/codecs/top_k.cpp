@@ -90,9 +90,8 @@ class IndexWriter {
 template <typename Found>
 void read_indices(const Layout& l, const std::byte* in, const std::string& name, const Found& found) {
   const std::byte* high = in + l.index.low_bytes;
-  int64_t set = 0;
-  for (int64_t b = 0; b < l.index.high_bytes; ++b) set += std::popcount(static_cast<uint8_t>(high[b]));
-  if (set != l.kept) corrupt(name, "it does not hold as many indices as it must");
+  if (count_bits(reinterpret_cast<const uint8_t*>(high), l.index.high_bytes) != l.kept)
+    corrupt(name, "it does not hold as many indices as it must");
   BitReader low(in);
   int64_t i = 0, last = -1;
   for (int64_t b = 0; b < l.index.high_bytes; b += 8) {
@@ -139,42 +138,31 @@ class TopK final : public Codec {
     const bool shared = msg.threads > 1 && l.n > kSparseBlock;
     const std::vector<BlockShare> shares = shared ? shares_of(x, l.n, t, msg.threads) : std::vector<BlockShare>();
     const size_t room = static_cast<size_t>(std::min(l.n, kSparseBlock) + kSparseSlack);
-    const auto first_of = [&](int64_t at, int64_t running) {
-      return shared ? shares[static_cast<size_t>(at / kSparseBlock)].first : running;
-    };
-
+    const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
+    // Indices of different blocks share bytes: they are written by one thread behind the parallel part.
+    const auto kept = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(l.index.bitmap ? 0 : l.kept));
+    std::vector<int64_t> counts(static_cast<size_t>(blocks));
     int64_t running = 0, ties = t.ties;  // of one thread's walk; with more, each block knows its own
-    if (l.index.bitmap) {
-      uint8_t* bits = reinterpret_cast<uint8_t*>(out.data());
-      const auto block = [&](int64_t first, int64_t last) {
-        const auto v = std::make_unique_for_overwrite<float[]>(room);
-        int64_t own = shared ? shares[static_cast<size_t>(first / kSparseBlock)].ties : ties;
-        const int64_t count = kernels.take_bits(x + first, last - first, t.key, &own, bits + first / 8, v.get());
-        write_values(format_, exponent, v.get(), count, values + first_of(first, running) * width);
-        if (shared) return;
-        ties = own;
-        running += count;
-      };
-      parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, block);
-    } else {
-      // Indices of different blocks share bytes: they are written by one thread behind the parallel part.
-      const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
-      const auto kept = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(l.kept));
-      std::vector<int64_t> counts(static_cast<size_t>(blocks));
-      parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
-        const auto v = std::make_unique_for_overwrite<float[]>(room);
-        const auto index = std::make_unique_for_overwrite<uint32_t[]>(room);
-        const size_t b = static_cast<size_t>(first / kSparseBlock);
-        int64_t own = shared ? shares[b].ties : ties;
-        const int64_t count = kernels.take(x + first, last - first, t.key, &own, index.get(), v.get());
-        const int64_t at = first_of(first, running);
-        std::memcpy(kept.get() + at, index.get(), static_cast<size_t>(count) * 4);
-        write_values(format_, exponent, v.get(), count, values + at * width);
-        counts[b] = count;
-        if (shared) return;
-        ties = own;
-        running += count;
-      });
+    parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
+      const auto v = std::make_unique_for_overwrite<float[]>(room);
+      const auto index = std::make_unique_for_overwrite<uint32_t[]>(l.index.bitmap ? 0 : room);
+      const size_t b = static_cast<size_t>(first / kSparseBlock);
+      int64_t own = shared ? shares[b].ties : ties, n = 0;
+      const int64_t at = shared ? shares[b].first : running;
+      if (l.index.bitmap) {
+        uint8_t* bits = reinterpret_cast<uint8_t*>(out.data()) + first / 8;
+        n = kernels.take_bits(x + first, last - first, t.key, &own, bits, v.get());
+      } else {
+        n = kernels.take(x + first, last - first, t.key, &own, index.get(), v.get());
+        std::memcpy(kept.get() + at, index.get(), static_cast<size_t>(n) * 4);
+      }
+      write_values(format_, exponent, v.get(), n, values + at * width);
+      counts[b] = n;
+      if (shared) return;
+      ties = own;
+      running += n;
+    });
+    if (!l.index.bitmap) {
       IndexWriter writer(l.index, out.data());
       int64_t i = 0;
       for (int64_t b = 0; b < blocks; ++b)
@@ -210,15 +198,9 @@ class TopK final : public Codec {
     const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
     std::vector<int64_t> start(static_cast<size_t>(blocks) + 1);
     for (int64_t b = 0; b < blocks; ++b) {
-      const int64_t last = std::min(l.index.bytes, (b + 1) * kSparseBlock / 8);
-      int64_t set = 0, at = b * kSparseBlock / 8;
-      for (; at + 8 <= last; at += 8) {
-        uint64_t word;
-        std::memcpy(&word, bits + at, 8);
-        set += std::popcount(word);
-      }
-      for (; at < last; ++at) set += std::popcount(bits[at]);
-      start[static_cast<size_t>(b) + 1] = start[static_cast<size_t>(b)] + set;
+      const int64_t at = b * kSparseBlock / 8, left = l.index.bytes - at;
+      start[static_cast<size_t>(b) + 1] =
+          start[static_cast<size_t>(b)] + count_bits(bits + at, std::min(left, kSparseBlock / 8));
     }
     const bool padded = l.n % 8 != 0 && (bits[l.index.bytes - 1] >> (l.n % 8)) != 0;
     if (start.back() != l.kept || padded) corrupt(name(), "its bitmap does not hold as many elements as it must");

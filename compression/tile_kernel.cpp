@@ -160,28 +160,33 @@ void ema(const float* x, const float* decoded, const float* old, float beta, flo
   sums.residual += reduce_add(kept);
 }
 
+// How a block is kept in 8 bit. All 0 where something is not finite, and below 127 * 2^-126, where the quotient would
+// lose its digits and the residual is nothing.
+struct Scale8 {
+  float scale, inverse;
+};
+TW_INLINE Scale8 scale8_of(const float* block, int64_t count) {
+  VecI most{};
+  for_vectors(count, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
+    const VecI size = (VecI)load_at(part, block + i, m) & 0x7fffffff;  // of floats without sign: ordered like integers
+    most = size > most ? size : most;
+  });
+  int32_t bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits = most[lane] > bits ? most[lane] : bits;
+  const float largest = __builtin_bit_cast(float, bits);
+  if (bits >= 0x7f800000 || !(largest > 1.5e-36f)) return {0.0f, 0.0f};
+  return {largest / 127.0f, 127.0f / largest};
+}
+
 void pack8(const float* x, int8_t* codes, float* scales, int64_t n) {
   for (int64_t first = 0; first < n; first += kEmaBlock) {
     const int64_t count = n - first < kEmaBlock ? n - first : kEmaBlock;
     const float* block = x + first;
-    VecI most{};
+    const Scale8 s = scale8_of(block, count);
+    scales[first / kEmaBlock] = s.scale;
     for_vectors(count, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
-      const VecI size =
-          (VecI)load_at(part, block + i, m) & 0x7fffffff;  // of floats without sign: ordered like integers
-      most = size > most ? size : most;
-    });
-    int32_t bits = 0;
-    for (int lane = 0; lane < kLanes; ++lane) bits = most[lane] > bits ? most[lane] : bits;
-    const bool finite = bits < 0x7f800000;
-    const float largest = __builtin_bit_cast(float, bits);
-    // Below 127 * 2^-126 the quotient would lose its digits, and the residual is nothing.
-    const bool keep = finite && largest > 1.5e-36f;
-    const float scale = keep ? largest / 127.0f : 0.0f;
-    const float inverse = keep ? 127.0f / largest : 0.0f;
-    scales[first / kEmaBlock] = scale;
-    for_vectors(count, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
-      VecF v = load_at(part, block + i, m) * splat(inverse);
-      v = keep ? v : VecF{};
+      VecF v = load_at(part, block + i, m) * splat(s.inverse);
+      v = s.inverse != 0.0f ? v : VecF{};
       const VecI q = __builtin_convertvector(vround(v), VecI);
       for (int64_t k = 0; k < m; ++k) codes[first + i + k] = (int8_t)q[k];
     });
@@ -193,19 +198,11 @@ void dither8(const float* x, uint32_t key0, uint32_t key1, uint64_t first, int8_
   for (int64_t at = 0; at < n; at += kEmaBlock) {
     const int64_t count = n - at < kEmaBlock ? n - at : kEmaBlock;
     const float* block = x + at;
-    float largest = 0.0f;
-    bool finite = true;
-    for (int64_t i = 0; i < count; ++i) {
-      const float size = __builtin_fabsf(block[i]);
-      finite &= size <= 0x1.fffffep127f;
-      largest = size > largest ? size : largest;
-    }
-    const bool keep = finite && largest > 1.5e-36f;
-    const float inverse = keep ? 127.0f / largest : 0.0f;
-    scales[at / kEmaBlock] = keep ? largest / 127.0f : 0.0f;
+    const Scale8 s = scale8_of(block, count);
+    scales[at / kEmaBlock] = s.scale;
     const uint16_t* const bits = random_halves(key0, key1, 0, first + (uint64_t)at, count, buffer);
     for (int64_t i = 0; i < count; ++i) {
-      const float v = keep ? block[i] * inverse : 0.0f;
+      const float v = s.inverse != 0.0f ? block[i] * s.inverse : 0.0f;
       const float down = __builtin_floorf(v);
       const float up = (v - down) * 65536.0f > (float)bits[i] + 0.5f ? 1.0f : 0.0f;
       const float q = down + up;

@@ -27,9 +27,7 @@ Cluster two_nodes(double gbps) {
 
 RunConfig config_of(const std::vector<std::string>& more) {
   std::vector<std::string> overrides = shape_overrides("tiny");
-  for (const char* rest : {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0",
-                           "threads_per_rank=1", "train_batch_size=16"})
-    overrides.emplace_back(rest);
+  for (const char* rest : {"threads_per_rank=1", "train_batch_size=16"}) overrides.emplace_back(rest);
   overrides.insert(overrides.end(), more.begin(), more.end());
   ConfigOptions options;
   options.ranks = 4, options.found_ranks_per_node = 2, options.dry_run = true;

@@ -12,9 +12,7 @@ namespace {
 RunConfig config_of(std::vector<std::string> more, int ranks, int per_node) {
   std::vector<std::string> overrides = shape_overrides("tiny");
   overrides.insert(overrides.end(), more.begin(), more.end());
-  for (const char* rest :
-       {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0", "precision=bfloat16"})
-    overrides.emplace_back(rest);
+  overrides.emplace_back("precision=bfloat16");
   ConfigOptions options;
   options.ranks = ranks;
   options.found_ranks_per_node = per_node;

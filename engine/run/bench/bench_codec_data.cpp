@@ -21,9 +21,7 @@ using Values = std::map<std::string, std::vector<float>>;
 
 RunConfig tiny(int ranks, std::vector<std::string> more) {
   std::vector<std::string> all = shape_overrides("tiny");
-  for (const char* o :
-       {"train_iters=1", "optimizer.params.lr=2e-3", "lr_decay_style=constant", "warmup=0", "run_dir=runs/bench"})
-    all.emplace_back(o);
+  for (const char* o : {"train_iters=1", "optimizer.params.lr=2e-3", "run_dir=runs/bench"}) all.emplace_back(o);
   all.insert(all.end(), more.begin(), more.end());
   ConfigOptions options;
   options.ranks = ranks;

@@ -36,9 +36,7 @@ int bench_step(const StepBench& bench, Job& job) {
   const auto& [shape, overrides, json, profile, warm_up] = bench;
   std::vector<std::string> all = shape_overrides(shape);
   if (all.empty()) throw_usage("bench step: no shape \"" + shape + "\" (known: " + shape_names() + ")");
-  const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant",
-                                             "warmup=0", "run_dir=runs/bench"};
-  all.insert(all.end(), defaults.begin(), defaults.end());
+  all.emplace_back("run_dir=runs/bench");
   all.insert(all.end(), overrides.begin(), overrides.end());
   ConfigOptions options;
   options.data_required = false;

@@ -19,6 +19,10 @@ std::vector<std::string> gpt2_shape(int layers, int heads, int hidden, int vocab
           set("max_position_embeddings", length),
           set("train_micro_batch_size_per_gpu", batch),
           set("make_vocab_size_divisible_by", vocab % 128 == 0 ? 128 : 1),
+          "train_iters=8",
+          "optimizer.params.lr=1e-4",
+          "lr_decay_style=constant",
+          "warmup=0",
           "bias_gelu_fusion=true"};
 }
 

@@ -6,7 +6,7 @@
 
 namespace thinwire {
 
-// Overrides that describe a named shape; empty if there is none of that name.
+// Overrides that describe a named shape, to take 8 steps of it; empty if there is none of that name.
 std::vector<std::string> shape_overrides(const std::string& name);
 std::string shape_names();
 

@@ -32,8 +32,6 @@ RunConfig load(const PlanOptions& o, const Cluster& cluster, const std::vector<s
   if (!o.shape.empty()) {
     overrides = shape_overrides(o.shape);
     if (overrides.empty()) throw_usage("plan: no shape \"" + o.shape + "\" (known: " + shape_names() + ")");
-    for (const char* rest : {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0"})
-      overrides.emplace_back(rest);
   }
   overrides.insert(overrides.end(), o.overrides.begin(), o.overrides.end());
   overrides.insert(overrides.end(), more.begin(), more.end());

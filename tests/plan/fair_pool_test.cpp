@@ -13,8 +13,9 @@ namespace {
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 using Use = FairPool::Use;
 
-int add(FairPool& pool, double amount, std::vector<Use> uses, double limit = kNoLimit, double weight = 1.0) {
-  return pool.add(0.0, amount, limit, weight, uses.data(), static_cast<int>(uses.size()));
+int add(FairPool& pool, double amount, std::vector<Use> uses, double limit = kNoLimit, double weight = 1.0,
+        int owner = 0) {
+  return pool.add(0.0, amount, limit, weight, uses.data(), static_cast<int>(uses.size()), owner);
 }
 
 TEST(FairPool, ThreeFlowsOverTwoLinks) {
@@ -31,15 +32,13 @@ TEST(FairPool, ThreadsShareCores) {
   FairPool pool;
   const int cores = pool.add_resource(2.0);
   // One thread alone has a core, not two; three of them have two thirds each, a rank with two threads counts twice.
-  const int alone = add(pool, 1.0, {{cores, 1}}, 1.0);
+  const int alone = add(pool, 1.0, {{cores, 1}}, 1.0, 1.0, 7);
   EXPECT_DOUBLE_EQ(pool.rate(alone), 1.0);
   const int other = add(pool, 4.0, {{cores, 1}}, 2.0, 2.0);
   EXPECT_DOUBLE_EQ(pool.rate(alone), 2.0 / 3.0);
   EXPECT_DOUBLE_EQ(pool.rate(other), 4.0 / 3.0);
-  std::vector<int> ended;
   EXPECT_DOUBLE_EQ(pool.next(), 1.5);
-  pool.advance(1.5, ended);
-  EXPECT_EQ(ended, std::vector<int>{alone});
+  EXPECT_EQ(pool.advance(1.5), std::vector<int>{7});
   EXPECT_DOUBLE_EQ(pool.next(), 1.5 + (4.0 - 2.0) / 2.0);
 }
 
@@ -54,7 +53,7 @@ TEST(FairPool, BusyCoresAreSlower) {
   FairPool pool;
   const int cores = pool.add_resource(2.0);
   const FairPool::Use use{cores, 1.0};
-  const int alone = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, {1.5, 1.0});
+  const int alone = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, 0, {1.5, 1.0});
   EXPECT_DOUBLE_EQ(pool.rate(alone), 1.0);
   const int beside = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1);
   EXPECT_DOUBLE_EQ(pool.rate(alone), 1.0 / 1.5);
@@ -64,11 +63,11 @@ TEST(FairPool, BusyCoresAreSlower) {
 TEST(FairPool, WhoTakesTurnsIsSlowerStill) {
   FairPool pool;
   const FairPool::Use use{pool.add_resource(1.0), 1.0};
-  const int first = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, {1.0, 1.25});
+  const int first = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, 0, {1.0, 1.25});
   EXPECT_DOUBLE_EQ(pool.rate(first), 1.0);
   const int light = pool.add(0.0, 1e-3, 1.0, 1.0, &use, 1);  // a thread that moves messages
   EXPECT_DOUBLE_EQ(pool.rate(first), 0.5);
-  const int second = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, {1.0, 1.25});
+  const int second = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, 0, {1.0, 1.25});
   EXPECT_DOUBLE_EQ(pool.rate(first), 1.0 / 3.0 / 1.25);
   EXPECT_DOUBLE_EQ(pool.rate(second), 1.0 / 3.0 / 1.25);
   EXPECT_DOUBLE_EQ(pool.rate(light), 1.0 / 3.0);

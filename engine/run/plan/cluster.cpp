@@ -80,11 +80,6 @@ void read_stragglers(const JsonTree* list, Cluster& cluster, FieldErrors& errors
 
 }  // namespace
 
-const char* name_of(Reach reach) {
-  constexpr const char* names[] = {"inside a node", "between nodes", "between racks"};
-  return names[static_cast<int>(reach)];
-}
-
 Reach Cluster::reach(int a, int b) const {
   if (node_of(a) == node_of(b)) return Reach::kNode;
   return rack_of(a) == rack_of(b) ? Reach::kNodes : Reach::kRacks;
@@ -97,7 +92,6 @@ Cluster read_cluster(const std::string& file) {
   Cluster cluster;
   cluster.file = file;
   cluster.name = top.text("name", std::filesystem::path(file).stem().string());
-  cluster.note = top.text("note", "");
   top.require("nodes");
   cluster.nodes = static_cast<int>(top.integer("nodes", 1, 1, 1 << 20));
   cluster.ranks_per_node = static_cast<int>(top.integer("ranks_per_node", 1, 1, 1 << 12));
@@ -128,7 +122,7 @@ Cluster read_cluster(const std::string& file) {
       cluster.machine = parse_machine(member.value, "machine.", errors);
     }
   }
-  top.text("source", "");
+  for (const char* note : {"note", "source"}) top.text(note, "");
   top.unknown();
   errors.finish();
   return cluster;

@@ -10,7 +10,6 @@ namespace thinwire {
 
 // Where two ranks stand to each other.
 enum class Reach : int { kNode, kNodes, kRacks, kCount };  // inside a node, between nodes of a rack, between racks
-const char* name_of(Reach reach);
 
 // What a rank (inside a node), a node or a rack can send and, as much, receive.
 struct ClusterLink {
@@ -30,7 +29,7 @@ struct Straggler {
 };
 
 struct Cluster {
-  std::string name, file, note;
+  std::string name, file;
   int nodes = 1, ranks_per_node = 1, nodes_per_rack = 0;  // 0: one rack
   int shared_cores = 0;                                   // > 0: all ranks are emulated on so many cores of one machine
   double memory_per_rank = 0.0;                           // bytes; 0: not known

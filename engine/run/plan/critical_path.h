@@ -21,12 +21,10 @@ struct PathPart {
 // The simulation writes it, in the order of events. Operations and groups (of messages) have the simulation's numbers.
 class PathLog {
  public:
-  void open(size_t actors, size_t groups) {
-    threads_.resize(actors), operations_.resize(actors), groups_.resize(groups);
-  }
+  void open(size_t actors, size_t groups) { marks_.resize(actors), groups_.resize(groups); }
   // The compute thread of an actor computed, or waited for an operation.
-  void computed(int actor, double from, double to) { threads_[at(actor)].push_back({++number_, -1, from, to}); }
-  void waited(int actor, int operation, double to) { threads_[at(actor)].push_back({++number_, operation, to, to}); }
+  void computed(int actor, double from, double to) { mark(actor, kThread, MarkKind::kComputed, kThread, from, to); }
+  void waited(int actor, int operation, double to) { mark(actor, kThread, MarkKind::kWaited, operation, to, to); }
   // An operation was issued, made ready by a group that came or left, given its turn by operation `before`, worked on.
   void issued(int actor, int operation, double when) { mark(actor, operation, MarkKind::kIssued, -1, when, when); }
   void ready(int actor, int operation, int group, double when) {
@@ -49,29 +47,24 @@ class PathLog {
   std::vector<PathPart> path(int actor, double begin, double end, int64_t lines) const;
 
  private:
-  enum class MarkKind : uint8_t { kIssued, kReady, kTurn, kPacked, kMoved };
+  static constexpr int kThread = -1;  // the compute thread, where an operation could stand
+  enum class MarkKind : uint8_t { kComputed, kWaited, kIssued, kReady, kTurn, kPacked, kMoved };
   struct Mark {
     int64_t number;
     MarkKind kind;
     int other;
     double from, to;
   };
-  struct Stretch {
-    int64_t number;
-    int waited;  // operation, or -1: computed
-    double from, to;
-  };
   struct Group {
     int64_t number = 0;
-    int actor = -1, operation = -1, before = -1;
+    int actor = -1, operation = kThread, before = -1;
     double when = 0.0;
   };
   static size_t at(int i) { return static_cast<size_t>(i); }
   void mark(int actor, int operation, MarkKind kind, int other, double from, double to);
 
   int64_t number_ = 0;
-  std::vector<std::vector<Stretch>> threads_;
-  std::vector<std::vector<std::vector<Mark>>> operations_;
+  std::vector<std::vector<std::vector<Mark>>> marks_;  // by actor: of its compute thread, of operation 0, 1, ...
   std::vector<Group> groups_;
 };
 

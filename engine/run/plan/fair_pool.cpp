@@ -26,7 +26,7 @@ void FairPool::set_capacity(double now, int resource, double capacity) {
   stale_ = true;
 }
 
-int FairPool::add(double now, double amount, double limit, double weight, const Use* uses, int count,
+int FairPool::add(double now, double amount, double limit, double weight, const Use* uses, int count, int owner,
                   const Slowdown& slowdown) {
   TW_CHECK(count <= kMostUses && amount >= 0.0 && weight > 0.0);
   settle(now);
@@ -43,6 +43,7 @@ int FairPool::add(double now, double amount, double limit, double weight, const 
   work.limit = limit;
   work.weight = weight;
   work.count = count;
+  work.owner = owner;
   work.slowdown = slowdown;
   slows_ = slows_ || slowdown.loaded > 1.0 || slowdown.crowded > 1.0;
   std::copy_n(uses, count, work.uses);
@@ -173,23 +174,25 @@ bool FairPool::full(int resource) {
   return free_[static_cast<size_t>(resource)] <= 1e-9 * capacity_[static_cast<size_t>(resource)];
 }
 
-void FairPool::advance(double now, std::vector<int>& ended) {
+std::vector<int> FairPool::advance(double now) {
+  std::vector<int> ended;
   const double due = next();
-  const size_t before = ended.size();
   settle(now);
-  if (due > now) return;
+  if (due > now) return ended;
   for (int number : order_) {
     Work& work = works_[static_cast<size_t>(number)];
     const bool over = work.rate == kNever || work.left <= kOver * work.amount ||
                       (work.rate > 0.0 && now + work.left / work.rate <= now);
     if (over) ended.push_back(number);
   }
-  std::sort(ended.begin() + static_cast<std::ptrdiff_t>(before), ended.end());
-  for (size_t i = before; i < ended.size(); ++i) {
-    std::erase(order_, ended[i]);
-    unused_.push_back(ended[i]);
+  std::sort(ended.begin(), ended.end());
+  for (int& number : ended) {
+    std::erase(order_, number);
+    unused_.push_back(number);
+    number = works_[static_cast<size_t>(number)].owner;
   }
   stale_ = true;
+  return ended;
 }
 
 }  // namespace thinwire

@@ -26,16 +26,16 @@ class FairPool {
   int add_resource(double capacity, double burst = 0.0, double peak = 0.0);
   void set_capacity(double now, int resource, double capacity);
   // Work of `amount` at a rate of at most `limit`. The rates of all works grow together, each `weight` times as fast,
-  // until a resource of theirs is used up. uses: at most kMostUses; none: at `limit`. Returns the number by which
-  // advance() and rate() know it.
+  // until a resource of theirs is used up. uses: at most kMostUses; none: at `limit`. owner: what advance() says has
+  // ended. Returns the number by which rate() knows it until then.
   static constexpr int kMostUses = 6;
-  int add(double now, double amount, double limit, double weight, const Use* uses, int count,
+  int add(double now, double amount, double limit, double weight, const Use* uses, int count, int owner = 0,
           const Slowdown& slowdown = {1.0, 1.0});
 
   // When the first work ends, or infinity.
   double next();
-  // Moves to `now` (not beyond next()) and appends what has ended then, in order of its number.
-  void advance(double now, std::vector<int>& ended);
+  // Moves to `now` (not beyond next()). The owners of what has ended then, in order of its number.
+  std::vector<int> advance(double now);
   double rate(int work);    // now
   bool full(int resource);  // nothing of it is left
 
@@ -44,7 +44,7 @@ class FairPool {
     double amount = 0.0, left = 0.0, limit = 0.0, weight = 1.0, rate = 0.0;
     Slowdown slowdown;
     Use uses[kMostUses];
-    int count = 0;
+    int count = 0, owner = 0;
     bool fixed = false;
   };
   struct Bucket {

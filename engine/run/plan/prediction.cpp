@@ -70,7 +70,6 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   double buffers = 0.0;
   for (const ActorTimes& times : p.simulation.actors) buffers = std::max(buffers, times.buffers + times.early);
   p.memory_bytes = memory_of(config, cluster.machine) + buffers;
-  p.events = p.simulation.events;
   add_sites(p, tapes, folding);
   for (const ActorTimes& times : p.simulation.actors) {
     const double part = 1e3 / static_cast<double>(tapes.size());

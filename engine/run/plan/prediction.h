@@ -27,7 +27,6 @@ struct Prediction {
   int ranks = 1;
   bool folded = false;
   bool bytes_exact = true;  // false: lengths depend on values, and bytes are the most
-  int64_t events = 0;
   std::vector<Tape> tapes;  // where spans were asked for
   Simulation simulation;
 };

@@ -44,7 +44,6 @@ class Engine {
     result_.actors.resize(tapes.size());
     group_states_.resize(links_.groups.size());
     lines_.resize(static_cast<size_t>(links_.line_count));
-    flow_of_work_.resize(links_.networks.size());
     for (size_t g = 0; g < links_.groups.size(); ++g)
       group_states_[g].posts = links_.groups[g].posts, group_states_[g].unposted = links_.groups[g].receives;
     if (spans_) log_.open(tapes.size(), links_.groups.size());
@@ -53,7 +52,6 @@ class Engine {
 
   Simulation run() {
     for (size_t a = 0; a < actors_.size(); ++a) go_on(static_cast<int>(a));
-    std::vector<int> ended;
     for (;;) {
       double next = queue_.empty() ? kForever : queue_.top().time;
       for (FairPool& network : links_.networks) next = std::min(next, network.next());
@@ -66,23 +64,12 @@ class Engine {
         ++result_.events;
         event.group >= 0 ? arrive(event.group) : notice(event.actor, event.operation);
       }
-      for (size_t h = 0; h < hosts_.size(); ++h) {
-        if (hosts_[h].next() > now_) continue;
-        ended.clear();
-        hosts_[h].advance(now_, ended);
-        // Copied first: what work_is_over() starts takes the numbers of what has ended.
-        std::vector<HostWork> over;
-        for (int work : ended) over.push_back(host_works_[h][static_cast<size_t>(work)]);
-        for (const HostWork& work : over) work_is_over(work);
-      }
-      for (size_t n = 0; n < links_.networks.size(); ++n) {
-        if (links_.networks[n].next() > now_) continue;
-        ended.clear();
-        links_.networks[n].advance(now_, ended);
-        std::vector<std::pair<int, int>> over;
-        for (int work : ended) over.push_back(flow_of_work_[n][static_cast<size_t>(work)]);
-        for (const auto& flow : over) flow_is_over(flow);
-      }
+      for (FairPool& host : hosts_)
+        if (host.next() <= now_)
+          for (int owner : host.advance(now_)) work_is_over(owner / 2, owner % 2 == 0);
+      for (FairPool& network : links_.networks)
+        if (network.next() <= now_)
+          for (int flow : network.advance(now_)) flow_is_over(flow);
     }
     return finish();
   }
@@ -128,10 +115,6 @@ class Engine {
     int group, actor, operation;
     bool operator>(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
   };
-  struct HostWork {
-    int actor = 0;
-    bool compute = false;
-  };
 
   Actor& actor(int a) { return actors_[static_cast<size_t>(a)]; }
   const Tape& tape(int a) const { return tapes_[static_cast<size_t>(a)]; }
@@ -150,7 +133,6 @@ class Engine {
     const auto [at, fresh] = host_numbers_.try_emplace(place, static_cast<int>(hosts_.size()));
     if (fresh) {
       hosts_.emplace_back();
-      host_works_.emplace_back();
       const int cores = cluster_.shared_cores > 0 ? cluster_.shared_cores : cluster_.machine.cores;
       for (int c = 0; c < (pinned(a) ? cores : 1); ++c) hosts_.back().add_resource(pinned(a) ? 1 : cores);
     }
@@ -188,32 +170,29 @@ class Engine {
     const double threads = compute ? tape(a).threads : 1.0;
     const bool apart = compute && cluster_.machine.gpu;
     const FairPool::Use use{me.core, me.share};
-    FairPool& host = hosts_[static_cast<size_t>(me.host)];
-    const int work = host.add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use, apart ? 0 : 1,
-                              {apart ? 1.0 : loaded, compute ? cluster_.machine.crowded_slowdown : 1.0});
-    auto& works = host_works_[static_cast<size_t>(me.host)];
-    if (static_cast<size_t>(work) >= works.size()) works.resize(static_cast<size_t>(work) + 1);
-    works[static_cast<size_t>(work)] = {a, compute};
+    hosts_[static_cast<size_t>(me.host)].add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use,
+                                             apart ? 0 : 1, 2 * a + (compute ? 0 : 1),
+                                             {apart ? 1.0 : loaded, compute ? cluster_.machine.crowded_slowdown : 1.0});
     if (compute) me.alone = seconds / (apart ? 1.0 : threads), me.since = now_;
   }
 
-  void work_is_over(const HostWork& done) {
-    Actor& me = actor(done.actor);
-    if (done.compute) {
-      if (logs_) log_.computed(done.actor, me.since, now_);
+  void work_is_over(int a, bool compute) {
+    Actor& me = actor(a);
+    if (compute) {
+      if (logs_) log_.computed(a, me.since, now_);
       if (me.step == measured_) {
-        result_.actors[static_cast<size_t>(done.actor)].compute += me.alone;
-        result_.actors[static_cast<size_t>(done.actor)].contention += now_ - me.since - me.alone;
+        result_.actors[static_cast<size_t>(a)].compute += me.alone;
+        result_.actors[static_cast<size_t>(a)].contention += now_ - me.since - me.alone;
       }
-      return go_on(done.actor);
+      return go_on(a);
     }
     const int op = me.moving;
     me.moving = -1;
-    if (logs_) log_.worked(done.actor, op, me.mode == Mode::kIssues, me.moves_since, now_);
-    if (!std::exchange(me.polls, false)) ++state(done.actor, op).pc;
-    if (!execute(done.actor, op)) return;
-    if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(done.actor);
-    move_on(done.actor);
+    if (logs_) log_.worked(a, op, me.mode == Mode::kIssues, me.moves_since, now_);
+    if (!std::exchange(me.polls, false)) ++state(a, op).pc;
+    if (!execute(a, op)) return;
+    if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(a);
+    move_on(a);
   }
 
   // An operation has its blocks from its issue until it is over.
@@ -489,20 +468,16 @@ class Engine {
     for (int f = group.first; f < group.first + group.count; ++f) {
       const LinkedFlow& flow = links_.flows[static_cast<size_t>(f)];
       const LinkedPath& path = links_.paths[static_cast<size_t>(flow.path)];
-      const auto n = static_cast<size_t>(path.network);
-      const int work = links_.networks[n].add(now_, flow.bytes, kForever, 1.0, path.uses, path.count);
-      if (static_cast<size_t>(work) >= flow_of_work_[n].size()) flow_of_work_[n].resize(static_cast<size_t>(work) + 1);
-      flow_of_work_[n][static_cast<size_t>(work)] = {g, f};
+      links_.networks[static_cast<size_t>(path.network)].add(now_, flow.bytes, kForever, 1.0, path.uses, path.count, f);
     }
     if (group.count == 0) depart(g);
   }
 
-  void flow_is_over(std::pair<int, int> which) {
-    const auto [g, f] = which;
-    GroupState& s = group_states_[static_cast<size_t>(g)];
+  void flow_is_over(int f) {
     const LinkedFlow& flow = links_.flows[static_cast<size_t>(f)];
+    GroupState& s = group_states_[static_cast<size_t>(flow.group)];
     s.arrives = std::max(s.arrives, now_ + links_.paths[static_cast<size_t>(flow.path)].latency);
-    if (--s.flows == 0) depart(g);
+    if (--s.flows == 0) depart(flow.group);
   }
 
   // All of it is on the wire.
@@ -570,10 +545,8 @@ class Engine {
   std::vector<GroupState> group_states_;
   std::vector<Line> lines_;
   std::map<int, int> host_numbers_;
-  std::map<int, int> waiters_;  // by core of shared_cores
-  std::vector<FairPool> hosts_;
-  std::vector<std::vector<HostWork>> host_works_;
-  std::vector<std::vector<std::pair<int, int>>> flow_of_work_;  // by network
+  std::map<int, int> waiters_;   // by core of shared_cores
+  std::vector<FairPool> hosts_;  // owners: twice an actor for its compute thread, 1 more for who moves its messages
   PathLog log_;
 };
 

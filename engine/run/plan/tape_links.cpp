@@ -60,28 +60,29 @@ class Linker {
     for (size_t i = 0; i < tape.code.size(); ++i) {
       const TapeInstruction& instruction = tape.code[i];
       if (instruction.code != TapeCode::kSend) continue;
-      std::map<int, int> group_to;  // actor -> group
-      std::map<int, std::array<double, kReaches>> bytes_to;
-      std::map<int, bool> large;
+      struct Leaving {
+        int group;
+        std::array<double, kReaches> bytes{};
+      };
+      std::map<int, Leaving> leaving;  // by the actor it is for
       for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
         const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
         const int to = folding_.actor_of(leg.peer);
-        const auto [at, fresh] = group_to.try_emplace(to, static_cast<int>(out_.groups.size()));
+        const auto [at, fresh] = leaving.try_emplace(to, Leaving{static_cast<int>(out_.groups.size())});
+        auto& [group, bytes] = at->second;
         if (fresh) out_.groups.push_back({.from = actor, .to = to, .line = wire(leg.channel, actor, to)});
-        line(leg.channel, actor, to, instruction.route).groups.push_back(at->second);
+        line(leg.channel, actor, to, instruction.route).groups.push_back(group);
         const std::array<double, kReaches> parts = parts_of(tape.rank, leg.peer, instruction.cyclic);
-        std::array<double, kReaches>& bytes = bytes_to[to];
         for (size_t r = 0; r < kReaches; ++r) bytes[r] += parts[r] * static_cast<double>(leg.bytes);
-        LinkedGroup& g = out_.groups[static_cast<size_t>(at->second)];
+        LinkedGroup& g = out_.groups[static_cast<size_t>(group)];
         g.bytes += static_cast<double>(leg.bytes);
         g.socket = cluster_.costs(cluster_.reach(tape.rank, leg.peer)).socket_bytes;
-        large[to] = large[to] || (leg.bytes > kEagerBytes && g.socket == 0.0);
+        g.large = g.large || (leg.bytes > kEagerBytes && g.socket == 0.0);
       }
       const int begin = static_cast<int>(out_.lists.size());
-      for (const auto& [to, group] : group_to) {
-        out_.lists.push_back(group);
-        add_flows(group, bytes_to[to]);
-        if (!large[to]) small_.push_back(group);
+      for (const auto& [to, left] : leaving) {
+        out_.lists.push_back(left.group);
+        add_flows(left.group, left.bytes);
       }
       out_.places[static_cast<size_t>(actor)][i] = {begin, static_cast<int>(out_.lists.size())};
     }
@@ -89,8 +90,6 @@ class Linker {
 
   void link_posts(int actor) {
     const Tape& tape = tapes_[static_cast<size_t>(actor)];
-    std::vector<bool> small(out_.groups.size(), false);
-    for (int group : small_) small[static_cast<size_t>(group)] = true;
     for (size_t i = 0; i < tape.code.size(); ++i) {
       const TapeInstruction& instruction = tape.code[i];
       if (instruction.code != TapeCode::kPost) continue;
@@ -111,7 +110,7 @@ class Linker {
       for (auto at = out_.lists.begin() + begin; at != out_.lists.end(); ++at) {
         LinkedGroup& group = out_.groups[static_cast<size_t>(*at)];
         ++group.receives;
-        if (!small[static_cast<size_t>(*at)]) ++group.posts;
+        if (group.large) ++group.posts;
       }
       out_.places[static_cast<size_t>(actor)][i] = {static_cast<int>(begin), static_cast<int>(out_.lists.size())};
     }
@@ -190,7 +189,7 @@ class Linker {
     g.first = static_cast<int>(out_.flows.size());
     for (int r = 0; r < kReaches; ++r)
       if (bytes[static_cast<size_t>(r)] > 0.0)
-        out_.flows.push_back({bytes[static_cast<size_t>(r)], path(g, static_cast<Reach>(r))});
+        out_.flows.push_back({bytes[static_cast<size_t>(r)], path(g, static_cast<Reach>(r)), group});
     g.count = static_cast<int>(out_.flows.size()) - g.first;
   }
 
@@ -247,7 +246,6 @@ class Linker {
   std::map<std::pair<int, int>, int> resources_;
   std::map<std::tuple<int, int, int>, int> paths_;
   std::map<std::pair<int, bool>, double> sharers_;
-  std::vector<int> small_;
 };
 
 }  // namespace

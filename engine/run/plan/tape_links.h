@@ -20,18 +20,19 @@ struct LinkedPath {
 // Bytes from an actor to ranks that it reaches alike.
 struct LinkedFlow {
   double bytes = 0.0;
-  int path = 0;
+  int path = 0, group = 0;
 };
 
 // What leaves an actor in one kSend for the ranks of one actor (folded: for all ranks of a stage, as one).
 struct LinkedGroup {
   int first = 0, count = 0;  // flows
   int receives = 0;          // kPosts of the other side for it
-  int posts = 0;             // those that have to be executed before it moves; 0 where it is small
+  int posts = 0;             // those that have to be executed before it moves
   int from = 0, to = 0;
   int line = 0;  // those of one line move one behind the other
   double bytes = 0.0;
   double socket = 0.0;  // MessageCosts::socket_bytes
+  bool large = false;   // false: nothing of it waits for a kPost
 };
 
 struct LinkedTapes {

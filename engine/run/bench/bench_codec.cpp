@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "compression/coder.h"
 #include "compression/data_kinds.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/run/bench/bench_codec_data.h"
 #include "engine/run/bench/bench_codec_peers.h"
 #include "engine/run/bench/benches.h"
@@ -282,18 +282,15 @@ bool time_case(const Subject& subject, int64_t count, const std::string& name, b
   l["worst_of_allowed"] = std::isfinite(verdict.worst) ? Json(verdict.worst) : Json("infinite");
   l["ok"] = verdict.holds();
   l["command"] = command_of(name);
-  if (json) {
-    std::printf("%s\n", l.dump().c_str());
-  } else {
-    std::printf("%-62s encode %7.2f GB/s (%5.2f memcpy)  decode %7.2f GB/s (%5.2f memcpy)  %7.4f bits", name.c_str(),
-                rate(1), l["encode_over_memcpy"].get<double>(), rate(2), l["decode_over_memcpy"].get<double>(), bits);
-    if (peer)
-      std::printf("  %s %.2f, %.2f GB/s (ours %.2fx, %.2fx)", peer->name().c_str(), rate(3), rate(4),
-                  l["peer"]["encode_over_peer"].get<double>(), l["peer"]["decode_over_peer"].get<double>());
-    std::printf("  worst %.3f of allowed (%s) %s  | %s\n", verdict.worst, verdict.oracle.c_str(),
-                verdict.holds() ? "ok" : "FAIL", command_of(name).c_str());
-  }
-  std::fflush(stdout);
+  std::string text =
+      printed("%-62s encode %7.2f GB/s (%5.2f memcpy)  decode %7.2f GB/s (%5.2f memcpy)  %7.4f bits", name.c_str(),
+              rate(1), l["encode_over_memcpy"].get<double>(), rate(2), l["decode_over_memcpy"].get<double>(), bits);
+  if (peer)
+    text += printed("  %s %.2f, %.2f GB/s (ours %.2fx, %.2fx)", peer->name().c_str(), rate(3), rate(4),
+                    l["peer"]["encode_over_peer"].get<double>(), l["peer"]["decode_over_peer"].get<double>());
+  text += printed("  worst %.3f of allowed (%s) %s  | %s", verdict.worst, verdict.oracle.c_str(),
+                  verdict.holds() ? "ok" : "FAIL", command_of(name).c_str());
+  print_line(json ? l.dump() : text);
   return verdict.holds();
 }
 
@@ -305,34 +302,23 @@ std::vector<DataSet> data_sets(bool json) {
   TrainedData trained = train_for_data(kTrainedSteps);
   const Json note = {{"bench", "codec"},         {"case", "trained data"},           {"parameters", trained.parameters},
                      {"updates", trained.steps}, {"first_loss", trained.first_loss}, {"last_loss", trained.last_loss}};
-  if (json)
-    std::printf("%s\n", note.dump().c_str());
-  else
-    std::printf("gradients, activations, weights: %lld parameters, %lld steps, loss %.3f to %.3f\n",
-                static_cast<long long>(trained.parameters), static_cast<long long>(trained.steps), trained.first_loss,
-                trained.last_loss);
+  print_line(json ? note.dump()
+                  : printed("gradients, activations, weights: %lld parameters, %lld steps, loss %.3f to %.3f",
+                            static_cast<long long>(trained.parameters), static_cast<long long>(trained.steps),
+                            trained.first_loss, trained.last_loss));
   for (DataSet& set : trained.sets) sets.push_back(std::move(set));
   return sets;
 }
 
 void print_fidelity(const std::string& name, const Json& bits, const Json& snr, int messages, bool ok, bool json) {
-  if (json) {
-    const Json l = {{"bench", "codec"},     {"case", name}, {"bits_per_value", bits},     {"snr_db", snr},
-                    {"messages", messages}, {"ok", ok},     {"command", command_of(name)}};
-    std::printf("%s\n", l.dump().c_str());
-  } else {
-    std::printf("%-62s", name.c_str());
-    for (const auto& [set, db] : snr.items()) {
-      std::printf("  %s ", set.c_str());
-      if (db.is_number())
-        std::printf("%.1f dB", db.get<double>());
-      else
-        std::printf("%s", db.get<std::string>().c_str());
-      std::printf(" (%.3f)", bits.at(set).get<double>());
-    }
-    std::printf(" %s  | %s\n", ok ? "ok" : "FAIL", command_of(name).c_str());
-  }
-  std::fflush(stdout);
+  const Json l = {{"bench", "codec"},     {"case", name}, {"bits_per_value", bits},     {"snr_db", snr},
+                  {"messages", messages}, {"ok", ok},     {"command", command_of(name)}};
+  std::string text = printed("%-62s", name.c_str());
+  for (const auto& [set, db] : snr.items())
+    text += "  " + set + " " + (db.is_number() ? printed("%.1f dB", db.get<double>()) : db.get<std::string>()) +
+            printed(" (%.3f)", bits.at(set).get<double>());
+  text += printed(" %s  | %s", ok ? "ok" : "FAIL", command_of(name).c_str());
+  print_line(json ? l.dump() : text);
 }
 
 Json decibels(double db) {

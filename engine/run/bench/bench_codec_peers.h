@@ -18,6 +18,7 @@ class CodecPeer {
   virtual bool has_payload() const { return true; }  // false: only the work is comparable (products)
   // Returns the payload, which stays until the next call.
   virtual std::span<const std::byte> encode(std::span<const float> x) = 0;
+  // payload: what encode() has just returned.
   virtual void decode(std::span<const std::byte> payload, std::span<float> y) = 0;
 };
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/run/bench/benches.h"
 #include "parallel/channel/channel.h"
 #include "parallel/collective/communicator.h"
@@ -107,7 +107,7 @@ class Bench {
     a_.assign(static_cast<size_t>(most / 4 + 16), 0.0f);
     b_.assign(static_cast<size_t>(most / 4 + 16 * size_), 0.0f);
     for (const Case& c : cases_) run_case(c);
-    for (int64_t bytes : overlaps) overlap(bytes, command_of("overlap/" + std::to_string(bytes)));
+    for (int64_t bytes : overlaps) overlap(bytes);
     return all_ok_ ? 0 : static_cast<int>(ExitCode::kInternal);
   }
 
@@ -126,11 +126,12 @@ class Bench {
     c.fill = [=, this] {
       for (int64_t i = 0; i < count; ++i) a_[static_cast<size_t>(i)] = first ? value(3, i) : 0.0f;
     };
-    c.ours = [=, this] {
-      if (first) communicator_->send(whole(count), peer, stream_).wait(stream_);
-      if (first || partner) communicator_->receive(whole(count), peer, stream_).wait(stream_);
-      if (partner) communicator_->send(whole(count), peer, stream_).wait(stream_);
+    const auto ping_pong = [=, this](Communicator& by) {
+      if (first) by.send(whole(count), peer, stream_).wait(stream_);
+      if (first || partner) by.receive(whole(count), peer, stream_).wait(stream_);
+      if (partner) by.send(whole(count), peer, stream_).wait(stream_);
     };
+    c.ours = [=, this] { ping_pong(*communicator_); };
     const auto raw = [=, this](bool started) {
       if (first) raw_mpi::send(a_.data(), n, peer, started);
       if (first || partner) raw_mpi::receive(a_.data(), n, peer, started);
@@ -139,11 +140,7 @@ class Bench {
     c.theirs = [=] { raw(false); };
     c.error = [=, this] { return unequal(a_, first || partner ? count : 0, [](int64_t i) { return value(3, i); }); };
     cases_.push_back(c);
-    add_beside_plain("checked_", c, [=, this] {
-      if (first) checked_->send(whole(count), peer, stream_).wait(stream_);
-      if (first || partner) checked_->receive(whole(count), peer, stream_).wait(stream_);
-      if (partner) checked_->send(whole(count), peer, stream_).wait(stream_);
-    });
+    add_beside_plain("checked_", c, [=, this] { ping_pong(*checked_); });
     add_started(c, "mpi_isend", [=] { raw(true); });
     if (bytes > (64 << 10)) return;
     // One way, a window of messages at once, then one back.
@@ -193,30 +190,33 @@ class Bench {
     Case c;
     c.bytes = bytes;
     c.name = "all_reduce" + size_text, c.fill = fill, c.tolerance = rounding;
-    c.ours = [=, this] { communicator_->all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_); };
+    const auto all_reduce = [=, this](auto& by) {
+      by.all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_);
+    };
+    c.ours = [=, this] { all_reduce(*communicator_); };
     c.theirs = [=, this] { raw_mpi::all_reduce(a_.data(), count); };
     c.error = [=, this] { return sum_error(0, count, a_.data()); };
     cases_.push_back(c);
-    add_beside_plain("channel_", c,
-                     [=, this] { channel_.all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_); });
-    add_beside_plain("checked_", c,
-                     [=, this] { checked_->all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_); });
+    add_beside_plain("channel_", c, [=, this] { all_reduce(channel_); });
+    add_beside_plain("checked_", c, [=, this] { all_reduce(*checked_); });
     c.name = "reduce_scatter" + size_text;
-    c.ours = [=, this] {
-      communicator_->reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_);
+    const auto reduce_scatter = [=, this](auto& by) {
+      by.reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_);
     };
+    c.ours = [=, this] { reduce_scatter(*communicator_); };
     c.theirs = [=, this] { raw_mpi::reduce_scatter(a_.data(), b_.data(), counts); };
     c.error = [=, this] { return sum_error(first, mine, b_.data()); };
     cases_.push_back(c);
-    add_beside_plain("channel_", c, [=, this] {
-      channel_.reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_);
-    });
+    add_beside_plain("channel_", c, [=, this] { reduce_scatter(channel_); });
     c.name = "all_gather" + size_text, c.tolerance = 0.0;
     c.fill = [=, this] {
       std::fill_n(a_.begin(), count, 0.0f);
       for (int64_t i = 0; i < mine; ++i) b_[static_cast<size_t>(i)] = value(rank_, first + i);
     };
-    c.ours = [=, this] { communicator_->all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); };
+    const auto all_gather = [=, this](auto& by) {
+      by.all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_);
+    };
+    c.ours = [=, this] { all_gather(*communicator_); };
     c.theirs = [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts); };
     c.error = [=, this] {
       int owner = 0;
@@ -226,10 +226,8 @@ class Bench {
       });
     };
     cases_.push_back(c);
-    add_beside_plain("channel_", c,
-                     [=, this] { channel_.all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); });
-    add_beside_plain("checked_", c,
-                     [=, this] { checked_->all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); });
+    add_beside_plain("channel_", c, [=, this] { all_gather(channel_); });
+    add_beside_plain("checked_", c, [=, this] { all_gather(*checked_); });
     add_started(c, "mpi_iallgather", [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts, true); });
     c.name = "all_to_all" + size_text, c.fill = fill;
     std::vector<int64_t> to_bounds;
@@ -265,8 +263,9 @@ class Bench {
     cases_.push_back(std::move(c));
   }
   // How much of an all-reduce hides behind work of the same length on the calling thread.
-  void overlap(int64_t bytes, const std::string& command) {
+  void overlap(int64_t bytes) {
     const int64_t count = bytes / 4;
+    const std::string name = "overlap/" + std::to_string(bytes);
     const auto busy = [](double time) {
       const auto start = Clock::now();
       while (std::chrono::duration<double>(Clock::now() - start).count() < time) {
@@ -291,20 +290,16 @@ class Bench {
       mpi_hidden.push_back(std::clamp(100.0 * (2.0 * mpi_pure - mpi_both) / mpi_pure, 0.0, 100.0));
     }
     if (rank_ != 0) return;
-    if (json_) {
-      const nlohmann::ordered_json line = {{"bench", "comm"},
-                                           {"case", "overlap/" + std::to_string(bytes)},
-                                           {"ranks", size_},
-                                           {"bytes", bytes},
-                                           {"overlap_percent", median(hidden)},
-                                           {"mpi_overlap_percent", median(mpi_hidden)},
-                                           {"command", command}};
-      std::printf("%s\n", line.dump().c_str());
-    } else {
-      std::printf("%-26s %10.0f %%   MPI %10.0f %%   of an all-reduce hidden behind work  | %s\n",
-                  ("overlap/" + std::to_string(bytes)).c_str(), median(hidden), median(mpi_hidden), command.c_str());
-    }
-    std::fflush(stdout);
+    const nlohmann::ordered_json line = {{"bench", "comm"},
+                                         {"case", name},
+                                         {"ranks", size_},
+                                         {"bytes", bytes},
+                                         {"overlap_percent", median(hidden)},
+                                         {"mpi_overlap_percent", median(mpi_hidden)},
+                                         {"command", command_of(name)}};
+    print_line(json_ ? line.dump()
+                     : printed("%-26s %10.0f %%   MPI %10.0f %%   of an all-reduce hidden behind work  | %s",
+                               name.c_str(), median(hidden), median(mpi_hidden), command_of(name).c_str()));
   }
   // Our own collective, not MPI's: a rank that arrives early in MPI's would spin on a core that another rank needs.
   double largest(double mine) {
@@ -339,22 +334,18 @@ class Bench {
     }
     if (rank_ != 0) return;
     const double us = median(ours), their_us = median(theirs), ratio = median(ratios);
-    const std::string command = command_of(c.name);
-    if (json_) {
-      const nlohmann::ordered_json line = {
-          {"bench", "comm"},    {"case", c.name},
-          {"ranks", size_},     {"bytes", c.bytes},
-          {"us", us},           {c.beside_plain ? "plain_us" : "mpi_us", their_us},
-          {"ratio", ratio},     {"gbytes_per_s", static_cast<double>(c.bytes) / us * 1e-3},
-          {"rel_error", error}, {"tolerance", c.tolerance},
-          {"ok", ok},           {"command", command}};
-      std::printf("%s\n", line.dump().c_str());
-    } else {
-      std::printf("%-26s %11.2f us  %s %11.2f us  ratio %5.2f %8.2f GB/s  error %.1e %s  | %s\n", c.name.c_str(), us,
-                  c.beside_plain ? "plain" : "MPI", their_us, ratio, static_cast<double>(c.bytes) / us * 1e-3, error,
-                  ok ? "ok" : "FAIL", command.c_str());
-    }
-    std::fflush(stdout);
+    const nlohmann::ordered_json line = {
+        {"bench", "comm"},    {"case", c.name},
+        {"ranks", size_},     {"bytes", c.bytes},
+        {"us", us},           {c.beside_plain ? "plain_us" : "mpi_us", their_us},
+        {"ratio", ratio},     {"gbytes_per_s", static_cast<double>(c.bytes) / us * 1e-3},
+        {"rel_error", error}, {"tolerance", c.tolerance},
+        {"ok", ok},           {"command", command_of(c.name)}};
+    print_line(json_ ? line.dump()
+                     : printed("%-26s %11.2f us  %s %11.2f us  ratio %5.2f %8.2f GB/s  error %.1e %s  | %s",
+                               c.name.c_str(), us, c.beside_plain ? "plain" : "MPI", their_us, ratio,
+                               static_cast<double>(c.bytes) / us * 1e-3, error, ok ? "ok" : "FAIL",
+                               command_of(c.name).c_str()));
   }
   std::string command_of(const std::string& name) const {
     return "mpirun -n " + std::to_string(size_) + " build/bench comm " + name;

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/run/bench/bench_op_cases.h"
 #include "engine/run/bench/benches.h"
 #include "engine/run/bench/op_oracles.h"
@@ -233,26 +233,22 @@ int bench_op(const std::string& filter, const std::string& device, int threads, 
     const double ms = ms_of(c.run, bench);
     const std::string command = (device == "cpu" ? "build/bench op " : "build-cuda/bench op ") + named.name +
                                 (device == "cpu" ? " --threads " + std::to_string(threads) : " --device " + device);
-    if (json) {
-      const nlohmann::ordered_json line = {{"bench", "op"},
-                                           {"op", named.name},
-                                           {"dtype", name_of(c.dtype)},
-                                           {"device", device},
-                                           {"threads", threads},
-                                           {"ms", ms},
-                                           {"gflops", c.flops / ms / 1e6},
-                                           {"gbytes_per_s", c.bytes / ms / 1e6},
-                                           {"rel_error", error},
-                                           {"tolerance", c.tolerance},
-                                           {"ok", ok},
-                                           {"command", command}};
-      std::printf("%s\n", line.dump().c_str());
-    } else {
-      std::printf("%-36s %-5s %9.3f ms %8.0f GFLOP/s %7.1f GB/s  error %.1e (%.1e) %s  | %s\n", named.name.c_str(),
-                  std::string(name_of(c.dtype)).c_str(), ms, c.flops / ms / 1e6, c.bytes / ms / 1e6, error, c.tolerance,
-                  ok ? "ok" : "FAIL", command.c_str());
-    }
-    std::fflush(stdout);
+    const nlohmann::ordered_json line = {{"bench", "op"},
+                                         {"op", named.name},
+                                         {"dtype", name_of(c.dtype)},
+                                         {"device", device},
+                                         {"threads", threads},
+                                         {"ms", ms},
+                                         {"gflops", c.flops / ms / 1e6},
+                                         {"gbytes_per_s", c.bytes / ms / 1e6},
+                                         {"rel_error", error},
+                                         {"tolerance", c.tolerance},
+                                         {"ok", ok},
+                                         {"command", command}};
+    print_line(json ? line.dump()
+                    : printed("%-36s %-5s %9.3f ms %8.0f GFLOP/s %7.1f GB/s  error %.1e (%.1e) %s  | %s",
+                              named.name.c_str(), std::string(name_of(c.dtype)).c_str(), ms, c.flops / ms / 1e6,
+                              c.bytes / ms / 1e6, error, c.tolerance, ok ? "ok" : "FAIL", command.c_str()));
   }
   if (!any)
     throw_usage("bench op: no op's name contains \"" + filter + "\" (known:" + names.substr(0, names.size() - 1) + ")");

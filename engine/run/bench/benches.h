@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,12 @@ namespace thinwire {
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+// At once, for whoever waits for the next case.
+inline void print_line(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
 }
 
 // `bench op`: each op at the shapes of real models, proved on a sample against a float64 loop. Runs the cases whose

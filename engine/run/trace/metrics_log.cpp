@@ -170,10 +170,7 @@ void MetricsLog::repair(int64_t resume_step) {
     const bool whole = last ? nlohmann::json::accept(line) : true;
     const std::optional<int64_t> step = whole ? step_of_line(line) : std::nullopt;
     if (!step) torn = true;
-    if (!step || *step > resume_step) {
-      if (!line.empty()) ++cut_lines_;
-      continue;
-    }
+    if (!step || *step > resume_step) continue;
     kept.append(line).push_back('\n');
     kept_end = size - rest.size();
     torn_ = last;
@@ -208,10 +205,7 @@ void MetricsLog::write(const EvalRecord& record) {
 
 void MetricsLog::append(std::string line) {
   if (!file_) open_for_append();
-  if (!file_) {
-    ++lost_lines_;
-    return;
-  }
+  if (!file_) return;
   line.push_back('\n');
   if (torn_) line.insert(line.begin(), '\n');
   struct stat before {};
@@ -221,7 +215,6 @@ void MetricsLog::append(std::string line) {
     return;
   }
   failed(path_ + ": cannot write: " + std::strerror(errno));
-  ++lost_lines_;
   if (!sized || ::ftruncate(file_.get(), before.st_size) != 0) torn_ = true;
 }
 

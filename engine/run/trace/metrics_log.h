@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -96,19 +95,13 @@ std::string to_json_line(const EvalRecord& record);
 // system allows it.
 class MetricsLog {
  public:
-  static constexpr int64_t kKeepAll = std::numeric_limits<int64_t>::max();
-
   // Opens `path`, made if missing. An existing file is repaired first. Removed are: lines whose step is above
-  // `resume_step` (the resumed run takes those steps again), lines that are no complete JSON object, and an incomplete
-  // last line. At the end of the file this truncates in place, also on a full disk; elsewhere it writes a new file and
-  // renames it. Pass the step of
-  // the checkpoint, 0 for a new run, kKeepAll to repair only.
+  // `resume_step` (of the checkpoint, 0 for a new run: these steps are taken again), lines that are no complete JSON
+  // object, and an incomplete last line. At the end of the file this truncates in place, also on a full disk; elsewhere
+  // it writes a new file and renames it.
   MetricsLog(std::string path, int64_t resume_step);
   void write(const StepRecord& record);
   void write(const EvalRecord& record);
-
-  int64_t cut_lines() const { return cut_lines_; }    // removed when the file was opened
-  int64_t lost_lines() const { return lost_lines_; }  // could not be written
 
  private:
   void open_for_append();
@@ -120,7 +113,6 @@ class MetricsLog {
   Descriptor file_;
   bool torn_ = false;  // the file may end in a fragment that could not be cut off
   bool warned_ = false;
-  int64_t cut_lines_ = 0, lost_lines_ = 0;
 };
 
 }  // namespace thinwire

@@ -27,24 +27,35 @@ std::optional<double> unix_seconds(const std::string& utc) {
   return static_cast<double>(::timegm(&parts));
 }
 
+// visit(key, field) for every field, in the order of the file.
+template <typename Status, typename Visit>
+void visit_fields(Status& s, const Visit& visit) {
+  visit("state", s.state);
+  visit("code", s.code);
+  visit("reason", s.reason);
+  visit("message", s.message);
+  visit("step", s.step);
+  visit("total_steps", s.total_steps);
+  visit("requeue", s.requeue);
+  visit("host", s.host);
+  visit("pid", s.pid);
+  visit("first_started", s.first_started);
+  visit("started", s.started);
+  visit("updated", s.updated);
+  visit("spike", s.spike);
+  visit("stragglers", s.stragglers);
+  visit("planned_memory", s.planned_memory);
+  visit("oom_kills", s.oom_kills);
+}
+
 std::string to_json(const RunStatus& s) {
   nlohmann::ordered_json j;
-  j["state"] = s.state;
-  j["code"] = s.code ? nlohmann::ordered_json(*s.code) : nlohmann::ordered_json(nullptr);
-  j["reason"] = s.reason;
-  j["message"] = s.message;
-  j["step"] = s.step;
-  j["total_steps"] = s.total_steps;
-  j["requeue"] = s.requeue;
-  j["host"] = s.host;
-  j["pid"] = s.pid;
-  j["first_started"] = s.first_started;
-  j["started"] = s.started;
-  j["updated"] = s.updated;
-  j["spike"] = s.spike;
-  j["stragglers"] = s.stragglers;
-  j["planned_memory"] = s.planned_memory;
-  j["oom_kills"] = s.oom_kills;
+  visit_fields(s, [&](const char* key, const auto& field) {
+    if constexpr (requires { field.has_value(); })
+      j[key] = field ? nlohmann::ordered_json(*field) : nlohmann::ordered_json(nullptr);
+    else
+      j[key] = field;
+  });
   // `replace`: a message may quote bytes of a broken file that are no UTF-8.
   return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -83,32 +94,22 @@ RunStatus read_status(const std::string& path) {
   constexpr size_t kLimit = 1 << 20;
   const auto j = parse_shallow(read_file(path, kLimit));
   if (!j.is_object()) throw_bad_data(path + ": not a JSON object; the run rewrites it when it starts again");
-  // A number that is no whole one may be larger than what it is read into.
-  const auto check_whole = [&](const std::string& name, const auto& value) {
-    if (value.is_number_float()) throw_bad_data(path + ": " + name + " is no whole number");
-  };
-  for (const char* key : {"code", "step", "total_steps", "pid"})
-    if (j.contains(key)) check_whole(key, j[key]);
-  if (j.contains("oom_kills") && j["oom_kills"].is_object())
-    for (const auto& [name, value] : j["oom_kills"].items()) check_whole(name, value);
   RunStatus s;
+  s.state = s.reason = "";
   try {
-    s.state = j.value("state", "");
-    if (j.contains("code") && !j["code"].is_null()) s.code = j["code"].get<int>();
-    s.reason = j.value("reason", "");
-    s.message = j.value("message", "");
-    s.step = j.value("step", int64_t{0});
-    s.total_steps = j.value("total_steps", int64_t{0});
-    s.requeue = j.value("requeue", false);
-    s.host = j.value("host", "");
-    s.pid = j.value("pid", int64_t{0});
-    s.started = j.value("started", "");
-    s.first_started = j.value("first_started", s.started);
-    s.updated = j.value("updated", "");
-    s.spike = j.value("spike", "");
-    s.stragglers = j.value("stragglers", std::vector<std::string>());
-    s.planned_memory = j.value("planned_memory", "");
-    s.oom_kills = j.value("oom_kills", s.oom_kills);
+    visit_fields(s, [&]<typename Value>(const char* key, Value& field) {
+      if (!j.contains(key)) return;
+      const auto& there = j[key];
+      // A number that is no whole one may be larger than what it is read into.
+      if constexpr (!std::is_same_v<Value, std::string>)
+        for (const auto& [name, v] : there.items())
+          if (v.is_number_float()) throw_bad_data(path + ": " + (name.empty() ? key : name) + " is no whole number");
+      if constexpr (!requires { field.has_value(); })
+        field = there.template get<Value>();
+      else if (!there.is_null())
+        field = there.template get<typename Value::value_type>();
+    });
+    if (!j.contains("first_started")) s.first_started = s.started;
   } catch (const nlohmann::json::exception& e) {
     throw_bad_data(path + ": " + e.what());
   }

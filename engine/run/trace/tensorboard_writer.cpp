@@ -50,13 +50,14 @@ void put_unix_seconds(std::string& out, uint32_t field) {
   put_little_endian(out, std::bit_cast<uint64_t>(now.count()));
 }
 
-std::string event_head(int64_t step) {
+std::string event_of(int64_t step, uint32_t field, std::string_view bytes) {
   std::string out;
   put_unix_seconds(out, 1);
   if (step != 0) {
     put_tag(out, 2, kVarint);
     put_varint(out, static_cast<uint64_t>(step));
   }
+  put_bytes(out, field, bytes);
   return out;
 }
 
@@ -100,16 +101,12 @@ TensorboardWriter::TensorboardWriter(const std::string& directory, int64_t first
     failed(path_ + ": cannot create: " + std::strerror(errno));
     return;
   }
-  std::string version = event_head(0);
-  put_bytes(version, 3, "brain.Event:2");
-  record(version);
+  record(event_of(0, 3, "brain.Event:2"));
   if (first_step <= 1) return;
   std::string session;
   put_tag(session, 1, kVarint);
   put_varint(session, 1);  // START
-  std::string event = event_head(first_step);
-  put_bytes(event, 7, session);
-  record(event);
+  record(event_of(first_step, 7, session));
 }
 
 void TensorboardWriter::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
@@ -122,9 +119,7 @@ void TensorboardWriter::scalars(int64_t step, const std::vector<std::pair<std::s
     put_little_endian(value, std::bit_cast<uint32_t>(static_cast<float>(number)));
     put_bytes(summary, 1, value);
   }
-  std::string event = event_head(step);
-  put_bytes(event, 5, summary);
-  record(event);
+  record(event_of(step, 5, summary));
 }
 
 void TensorboardWriter::hyper_parameters(const nlohmann::json& resolved) {
@@ -174,9 +169,7 @@ void TensorboardWriter::hparams(const std::string& tag, const std::string& data)
   put_bytes(value, 8, tensor);
   put_bytes(value, 9, metadata);
   put_bytes(summary, 1, value);
-  std::string event = event_head(0);
-  put_bytes(event, 5, summary);
-  record(event);
+  record(event_of(0, 5, summary));
 }
 
 void TensorboardWriter::record(const std::string& event) {

@@ -171,6 +171,17 @@ TEST(Report, ReadsBackWhatTheRunWrote) {
             "block_int, 4 bits, block 128, hadamard, error_feedback; sums: cast, bf16; two_level; after 7 steps");
 }
 
+// A note on a key has the key's name, and may be there where the key has no value.
+TEST(Report, ANoteIsNoFact) {
+  const test::Scratch scratch;
+  make_run(scratch / "run", 3);
+  const nlohmann::json config = {
+      {"num_layers", 2}, {"intermediate_size", 8}, {"tokenizer", nullptr}, {"_notes", {{"tokenizer", "not used"}}}};
+  test::spill(resolved_config_path(scratch / "run"), config.dump());
+  const std::vector<std::pair<std::string, std::string>> facts = {{"layers", "2"}, {"feed-forward", "8"}};
+  EXPECT_EQ(load_run(scratch / "run").facts, facts);
+}
+
 TEST(Report, ASiteWithSeveralRulesNamesThemAll) {
   const test::Scratch scratch;
   make_run(scratch / "run", 3);

@@ -24,10 +24,6 @@ std::function<std::vector<double>(const RunData&)> bytes_so_far(bool all_ranks) 
   };
 }
 
-bool communicates(const RunData& run) {
-  return !run.sites.empty();
-}
-
 double per_step(const RunData& run, double whole) {
   return run.steps.empty() ? kNone : whole / static_cast<double>(run.steps.size());
 }
@@ -187,11 +183,8 @@ std::string loss_picture(const std::vector<RunData>& given, bool evaluation, con
   for (size_t i = 0; i < runs.size(); ++i) {
     const int color = static_cast<int>(i);
     ChartSeries s = evaluation ? eval_series(runs[i], runs[i].name, color, axis)
-                               : series(runs[i], runs[i].name, color, &StepPoint::loss, Style::kLine,
-                                        [&](const StepPoint& p) { return axis.step(runs[i], p); });
-    const bool placed =
-        !s.x.empty() && std::all_of(s.x.begin(), s.x.end(), [](double at) { return std::isfinite(at); });
-    if (!placed) continue;
+                               : series(runs[i], runs[i].name, color, &StepPoint::loss, Style::kLine, axis.step);
+    if (!is_placed(s)) continue;
     const bool mean = !evaluation && s.x.size() >= kSmoothFrom;
     smoothed = smoothed || mean;
     s.style = Style::kLine;
@@ -203,9 +196,10 @@ std::string loss_picture(const std::vector<RunData>& given, bool evaluation, con
 
 std::string compare_page(const std::vector<RunData>& given) {
   const std::vector<RunData> runs = told_apart(given);
-  const bool any_sites = std::any_of(runs.begin(), runs.end(), communicates);
+  const auto silent = [](const RunData& run) { return run.sites.empty(); };
+  const bool any_sites = !std::all_of(runs.begin(), runs.end(), silent);
   const bool all_ranks =
-      std::all_of(runs.begin(), runs.end(), [](const RunData& r) { return !communicates(r) || knows_all_ranks(r); });
+      std::all_of(runs.begin(), runs.end(), [&](const RunData& r) { return silent(r) || knows_all_ranks(r); });
   std::string body = "<section><h1>Comparison of " + std::to_string(runs.size()) + " runs</h1>";
   for (const RunData& run : runs) body += notices(run, true);
   body += "<h2>Key figures</h2>" + compare_table(runs);

@@ -204,26 +204,6 @@ void load_metrics(RunData& run) {
   if (run.steps.empty()) run.problems.push_back("metrics.jsonl holds no training step yet");
 }
 
-// The first scalar with one of the names, in this object or an object inside it; a name that starts with "/" is a whole
-// path.
-const Json* find_key(const Json& j, const std::vector<std::string>& names, int depth = 0) {
-  if (!j.is_object()) return nullptr;
-  for (const std::string& name : names) {
-    if (name.starts_with('/')) {
-      const Json::json_pointer path(name);
-      if (depth == 0 && j.contains(path) && j[path].is_primitive() && !j[path].is_null()) return &j[path];
-      continue;
-    }
-    const auto it = j.find(name);
-    if (it != j.end() && it->is_primitive() && !it->is_null()) return &*it;
-  }
-  if (depth >= 3) return nullptr;
-  for (const auto& [key, value] : j.items()) {
-    if (const Json* found = find_key(value, names, depth + 1)) return found;
-  }
-  return nullptr;
-}
-
 // "block_int, 4 bits, block 128, hadamard, error_feedback": the codec, and the fields that rules of it differ in.
 std::string codec_in_words(const Json& c) {
   if (!c.is_object()) return "";
@@ -291,37 +271,38 @@ void load_facts(RunData& run) {
   }
   load_rules(run, j);
   run.sequence = get(j, "seq_length");
-  const std::pair<const char*, std::vector<std::string>> wanted[] = {
-      {"layers", {"num_layers", "layers"}},
-      {"hidden", {"hidden_size", "hidden"}},
-      {"heads", {"num_attention_heads", "heads"}},
-      {"KV heads", {"num_kv_heads", "num_query_groups", "kv_heads"}},
-      {"feed-forward", {"ffn_hidden_size", "intermediate_size", "ffn"}},
-      {"sequence", {"seq_length"}},
-      {"vocabulary", {"vocab_size", "vocab", "padded_vocab"}},
-      {"batch", {"train_batch_size", "global_batch_size", "global_batch"}},
-      {"micro batch", {"train_micro_batch_size_per_gpu", "micro_batch"}},
-      {"ranks", {"global_num_gpus"}},
-      {"stages", {"pipe_parallel_size"}},
-      {"tensor ranks", {"model_parallel_size"}},
-      {"schedule", {"schedule"}},
-      {"ZeRO stage", {"/zero_optimization/stage"}},
-      {"positions", {"pos_emb"}},
-      {"norm", {"norm"}},
-      {"activation", {"activation"}},
-      {"precision", {"precision", "dtype"}},
-      {"optimizer", {"/optimizer/type"}},
-      {"learning rate", {"/optimizer/params/lr", "lr"}},
-      {"steps", {"train_iters"}},
-      {"device", {"device"}},
-      {"seed", {"seed"}},
-      {"compression", {"/compression/preset"}},
-      {"tokenizer", {"tokenizer", "tokenizer_type"}},
-      {"version", {"git_hash", "version"}},
-  };
-  for (const auto& [label, names] : wanted) {
-    const Json* value = find_key(j, names);
-    if (value != nullptr) run.facts.emplace_back(label, value->is_string() ? value->get<std::string>() : value->dump());
+  constexpr std::pair<const char*, const char*> kWanted[] = {{"layers", "/num_layers"},
+                                                             {"hidden", "/hidden_size"},
+                                                             {"heads", "/num_attention_heads"},
+                                                             {"KV heads", "/num_kv_heads"},
+                                                             {"feed-forward", "/ffn_hidden_size"},
+                                                             {"feed-forward", "/intermediate_size"},  // version 1
+                                                             {"sequence", "/seq_length"},
+                                                             {"vocabulary", "/vocab_size"},
+                                                             {"batch", "/train_batch_size"},
+                                                             {"micro batch", "/train_micro_batch_size_per_gpu"},
+                                                             {"ranks", "/global_num_gpus"},
+                                                             {"stages", "/pipe_parallel_size"},
+                                                             {"tensor ranks", "/model_parallel_size"},
+                                                             {"schedule", "/schedule"},
+                                                             {"ZeRO stage", "/zero_optimization/stage"},
+                                                             {"positions", "/pos_emb"},
+                                                             {"norm", "/norm"},
+                                                             {"activation", "/activation"},
+                                                             {"precision", "/precision"},
+                                                             {"optimizer", "/optimizer/type"},
+                                                             {"learning rate", "/optimizer/params/lr"},
+                                                             {"steps", "/train_iters"},
+                                                             {"device", "/device"},
+                                                             {"seed", "/seed"},
+                                                             {"compression", "/compression/preset"},
+                                                             {"tokenizer", "/tokenizer"}};
+  for (const auto& [label, path] : kWanted) {
+    const Json::json_pointer place(path);
+    if (!j.contains(place)) continue;
+    const Json& value = j[place];
+    if (value.is_primitive() && !value.is_null())
+      run.facts.emplace_back(label, value.is_string() ? value.get<std::string>() : value.dump());
   }
 }
 

@@ -52,7 +52,7 @@ ChartSeries skipped_series(const RunData& run, const Axis& axis) {
   ChartSeries s{"skipped step", Style::kMarks, 0, {}, {}};
   for (const StepPoint& p : run.steps) {
     if (!p.skipped) continue;
-    s.x.push_back(axis.step(run, p));
+    s.x.push_back(axis.step(p));
     s.y.push_back(kNone);
   }
   return s;
@@ -62,10 +62,8 @@ std::string loss_chart(const RunData& run, const std::string& x) {
   const Axis axis = axis_of(x, std::span<const RunData>(&run, 1));
   LineChart chart{
       .title = "Loss" + axis.of_title, .note = "cross entropy per token, natural logarithm", .x_label = axis.label};
-  const ChartSeries raw =
-      series(run, "training", 0, &StepPoint::loss, Style::kLine, [&](const StepPoint& p) { return axis.step(run, p); });
-  // Runs of older versions, and the lines that they left in one that went on.
-  if (!std::all_of(raw.x.begin(), raw.x.end(), [](double at) { return std::isfinite(at); })) return "";
+  const ChartSeries raw = series(run, "training", 0, &StepPoint::loss, Style::kLine, axis.step);
+  if (!is_placed(raw)) return "";
   if (raw.x.size() >= kSmoothFrom) {
     ChartSeries faint = raw;
     faint.style = Style::kFaintLine;
@@ -275,35 +273,36 @@ std::string prediction_table(const RunData& run) {
          ". Step and tokens: median; sites: rank 0, mean over the steps.</p>";
 }
 
-std::string skipped_table(const RunData& run) {
+// The first twenty steps of which `cells` has something to say.
+std::string step_table(const RunData& run, const std::string& title, const std::vector<std::string>& head,
+                       const std::function<std::vector<std::string>(const StepPoint&)>& cells) {
   constexpr int kShown = 20;
   std::string rows;
   int64_t count = 0;
-  for (const StepPoint& p : run.steps) {
-    if (!p.skipped || !std::isnan(p.spike_spreads)) continue;
-    if (++count > kShown) continue;
-    rows += row(std::to_string(p.step), {p.non_finite.empty() ? "–" : p.non_finite, number("%g", p.loss_scale)});
-  }
+  for (const StepPoint& p : run.steps)
+    if (const std::vector<std::string> said = cells(p); !said.empty() && ++count <= kShown)
+      rows += row(std::to_string(p.step), said);
   if (rows.empty()) return "";
-  std::string out = "<h2>Skipped steps</h2>" + table("scroll", {"step", "first non-finite tensor", "loss scale"}, rows);
-  if (count > kShown) out += "<p class=\"sub\">and " + std::to_string(count - kShown) + " more</p>";
-  return out;
+  const std::string more = count > kShown ? "<p class=\"sub\">and " + std::to_string(count - kShown) + " more</p>" : "";
+  return "<h2>" + title + "</h2>" + table("scroll", head, rows) + more;
+}
+
+std::string skipped_table(const RunData& run) {
+  using Cells = std::vector<std::string>;
+  return step_table(run, "Skipped steps", {"step", "first non-finite tensor", "loss scale"}, [](const StepPoint& p) {
+    if (!p.skipped || !std::isnan(p.spike_spreads)) return Cells();
+    return Cells{p.non_finite.empty() ? "–" : p.non_finite, number("%g", p.loss_scale)};
+  });
 }
 
 std::string spike_table(const RunData& run) {
-  constexpr int kShown = 20;
-  std::string rows;
-  int64_t count = 0;
-  for (const StepPoint& p : run.steps) {
-    if (std::isnan(p.spike_spreads) || ++count > kShown) continue;
-    rows += row(std::to_string(p.step), {number("%.4f", p.loss), number("%.4f", p.spike_median),
-                                         number("%.1f", p.spike_spreads), p.skipped ? "skipped" : "applied"});
-  }
-  if (rows.empty()) return "";
-  std::string out = "<h2>Losses that jumped</h2>" +
-                    table("scroll", {"step", "loss", "median before", "spreads above it", "update"}, rows);
-  if (count > kShown) out += "<p class=\"sub\">and " + std::to_string(count - kShown) + " more</p>";
-  return out;
+  using Cells = std::vector<std::string>;
+  return step_table(run, "Losses that jumped", {"step", "loss", "median before", "spreads above it", "update"},
+                    [](const StepPoint& p) {
+                      if (std::isnan(p.spike_spreads)) return Cells();
+                      return Cells{number("%.4f", p.loss), number("%.4f", p.spike_median),
+                                   number("%.1f", p.spike_spreads), p.skipped ? "skipped" : "applied"};
+                    });
 }
 
 std::string straggler_list(const RunData& run) {

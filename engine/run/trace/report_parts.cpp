@@ -115,6 +115,10 @@ ChartSeries smooth(ChartSeries s) {
   return s;
 }
 
+bool is_placed(const ChartSeries& s) {
+  return !s.x.empty() && std::all_of(s.x.begin(), s.x.end(), [](double x) { return std::isfinite(x); });
+}
+
 Axis axis_of(const std::string& x, std::span<const RunData> runs) {
   if (x == "tokens") {
     const auto of = [](const RunData& run, int64_t step) {
@@ -122,7 +126,7 @@ Axis axis_of(const std::string& x, std::span<const RunData> runs) {
                                        [](const StepPoint& p, int64_t s) { return p.step < s; });
       return at != run.steps.end() && at->step == step ? at->consumed_tokens : kNone;
     };
-    return {"tokens", " by tokens", [](const RunData&, const StepPoint& p) { return p.consumed_tokens; },
+    return {"tokens", " by tokens", &StepPoint::consumed_tokens,
             [of](const RunData& run, const EvalPoint& e) { return of(run, e.step); }};
   }
   if (x == "wall_s") {
@@ -133,15 +137,14 @@ Axis axis_of(const std::string& x, std::span<const RunData> runs) {
                               : longest < 18000 ? std::pair(60.0, "minutes")
                                                 : std::pair(3600.0, "hours");
     return {std::string(word) + " since the first start", " by time",
-            [unit = unit](const RunData&, const StepPoint& p) { return p.wall_s / unit; },
+            [unit = unit](const StepPoint& p) { return p.wall_s / unit; },
             [unit = unit](const RunData&, const EvalPoint& e) { return e.wall_s / unit; }};
   }
-  return {"step", "", [](const RunData&, const StepPoint& p) { return static_cast<double>(p.step); },
-          [](const RunData&, const EvalPoint& e) { return static_cast<double>(e.step); }};
+  return {"step", "", step_of, [](const RunData&, const EvalPoint& e) { return static_cast<double>(e.step); }};
 }
 
 Position along(const Axis& axis) {
-  return [axis](const RunData& run) { return column(run, [&](const StepPoint& p) { return axis.step(run, p); }); };
+  return [axis](const RunData& run) { return column(run, axis.step); };
 }
 
 ChartSeries eval_series(const RunData& run, const std::string& name, int color, const Axis& axis) {
@@ -176,9 +179,7 @@ std::string overlay(std::span<const RunData> runs, LineChart chart, const Field&
     ChartSeries s = series(run, runs.size() == 1 ? chart.title : run.name, color++, y);
     if (position) {
       s.x = position(run);
-      const bool placed = s.x.size() == s.y.size() && !s.x.empty() && s.x.back() > 0.0 &&
-                          std::all_of(s.x.begin(), s.x.end(), [](double x) { return std::isfinite(x); });
-      if (!placed) continue;
+      if (!is_placed(s) || !(s.x.back() > 0.0)) continue;
     }
     chart.series.push_back(smoothed && s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
   }

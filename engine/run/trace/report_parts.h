@@ -43,11 +43,13 @@ inline double step_of(const StepPoint& p) {
 ChartSeries series(const RunData& run, const std::string& name, int color, const Field& y,
                    ChartSeries::Style style = ChartSeries::Style::kLine, const Field& x = step_of);
 ChartSeries smooth(ChartSeries s);
+// Whether every point has a finite x: lines of older versions lack some.
+bool is_placed(const ChartSeries& s);
 
 // What losses are drawn against: "step", "tokens" or "wall_s", the last in a unit that fits the longest of `runs`.
 struct Axis {
   std::string label, of_title;  // of_title: "", " by tokens", " by time"
-  std::function<double(const RunData&, const StepPoint&)> step;
+  Field step;
   std::function<double(const RunData&, const EvalPoint&)> eval;
 };
 Axis axis_of(const std::string& x, std::span<const RunData> runs);

@@ -51,7 +51,7 @@ class Workbench {
       values[static_cast<size_t>(i)] =
           static_cast<int32_t>(philox({9, 9}, {static_cast<uint32_t>(i), 0, 0, 0})[0] % static_cast<uint64_t>(below));
     }
-    device().copy_to_device(view.data, values.data(), view.bytes(), *stream_).wait_on_host();
+    write(view, values.data());
     return view;
   }
   void write(View view, const void* values) {

@@ -110,9 +110,7 @@ Cluster read_cluster(const std::string& file) {
   for (const JsonMember& member : text.root.members) {
     if (member.key != "machine") continue;
     if (member.value.kind == JsonTree::Kind::kString) {
-      const std::filesystem::path path(member.value.text);
-      const std::string there =
-          path.is_absolute() ? path.string() : (std::filesystem::path(file).parent_path() / path).string();
+      const std::string there = (std::filesystem::path(file).parent_path() / member.value.text).string();
       if (!std::filesystem::exists(there)) {
         top.error("machine", there + " does not exist: scripts/calibrate --output makes one");
       } else {

@@ -10,15 +10,6 @@
 #include "engine/base/core/text.h"
 
 namespace thinwire {
-namespace {
-
-std::string short_number(double value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
-}
-
-}  // namespace
 
 void FieldErrors::add(TextPosition at, const std::string& key, const std::string& what) {
   text_ += (text_.empty() ? "" : "\n") + file_ + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) +
@@ -58,7 +49,7 @@ double Fields::number(const std::string& key, double fallback, double least, dou
   }
   const double number = whole ? static_cast<double>(value->integer) : value->real;
   if (number >= least && number <= most) return number;
-  error(key, short_number(number) + " is outside of " + short_number(least) + " to " + short_number(most));
+  error(key, printed("%g is outside of %g to %g", number, least, most));
   return fallback;
 }
 

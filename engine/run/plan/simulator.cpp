@@ -118,6 +118,10 @@ class Engine {
 
   Actor& actor(int a) { return actors_[static_cast<size_t>(a)]; }
   const Tape& tape(int a) const { return tapes_[static_cast<size_t>(a)]; }
+  const TapeOperation& operation(int a, int op) const { return tape(a).operations[static_cast<size_t>(op)]; }
+  ActorTimes& times(int a) { return result_.actors[static_cast<size_t>(a)]; }
+  GroupState& group_state(int g) { return group_states_[static_cast<size_t>(g)]; }
+  const LinkedGroup& linked(int g) const { return links_.groups[static_cast<size_t>(g)]; }
   OperationState& state(int a, int op) { return actor(a).operations[static_cast<size_t>(op)]; }
 
   void open_actor(int a) {
@@ -126,7 +130,7 @@ class Engine {
     me.operations.resize(tape(a).operations.size());
     for (size_t o = 0; o < me.operations.size(); ++o) me.operations[o].pc = tape(a).operations[o].first;
     me.queues.resize(static_cast<size_t>(tape(a).queues));
-    result_.actors[static_cast<size_t>(a)].exposed.assign(kSiteNames.size(), 0.0);
+    times(a).exposed.assign(kSiteNames.size(), 0.0);
     for (const Straggler& s : cluster_.stragglers)
       if (s.rank == rank) me.slow *= s.slowdown;
     const int place = cluster_.shared_cores > 0 ? 0 : cluster_.node_of(rank);
@@ -181,8 +185,8 @@ class Engine {
     if (compute) {
       if (logs_) log_.computed(a, me.since, now_);
       if (me.step == measured_) {
-        result_.actors[static_cast<size_t>(a)].compute += me.alone;
-        result_.actors[static_cast<size_t>(a)].contention += now_ - me.since - me.alone;
+        times(a).compute += me.alone;
+        times(a).contention += now_ - me.since - me.alone;
       }
       return go_on(a);
     }
@@ -198,15 +202,14 @@ class Engine {
   // An operation has its blocks from its issue until it is over.
   void hold(int a, int op) {
     Actor& me = actor(a);
-    for (const TapeBlocks& b : tape(a).operations[static_cast<size_t>(op)].blocks) {
+    for (const TapeBlocks& b : operation(a, op).blocks) {
       const auto size = static_cast<size_t>(b.size_class);
       me.blocks[size] += b.bytes;
       me.most_blocks[size] = std::max(me.most_blocks[size], me.blocks[size]);
     }
   }
   void let_go(int a, int op) {
-    for (const TapeBlocks& b : tape(a).operations[static_cast<size_t>(op)].blocks)
-      actor(a).blocks[static_cast<size_t>(b.size_class)] -= b.bytes;
+    for (const TapeBlocks& b : operation(a, op).blocks) actor(a).blocks[static_cast<size_t>(b.size_class)] -= b.bytes;
   }
 
   // --- the compute thread
@@ -249,7 +252,7 @@ class Engine {
           me.node_since = now_;
           break;
         case TapeKind::kStep:
-          result_.actors[static_cast<size_t>(a)].step_ends.push_back(now_);
+          times(a).step_ends.push_back(now_);
           if (me.step++ == measured_) me.logged = log_.lines(), ++over_;
           // The path needs no line from before the first of them began the step, and none from behind the last one.
           logs_ = spans_ && (logs_ || me.step == measured_) && over_ < static_cast<int>(actors_.size());
@@ -262,12 +265,10 @@ class Engine {
   // The operation that was issued has been taken as far as it goes, or the one waited for is over.
   void compute_goes_on(int a) {
     Actor& me = actor(a);
-    ActorTimes& times = result_.actors[static_cast<size_t>(a)];
     if (me.step == measured_) {
-      if (me.mode == Mode::kIssues) times.issue += now_ - me.since;
+      if (me.mode == Mode::kIssues) times(a).issue += now_ - me.since;
       if (me.mode == Mode::kWaits) {
-        times.exposed[static_cast<size_t>(tape(a).operations[static_cast<size_t>(me.operation)].site)] +=
-            now_ - me.since;
+        times(a).exposed[static_cast<size_t>(operation(a, me.operation).site)] += now_ - me.since;
         if (spans_) result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
       }
     }
@@ -311,8 +312,8 @@ class Engine {
   bool execute(int a, int op) {
     OperationState& s = state(a, op);
     s.ready = false;
-    const TapeOperation& operation = tape(a).operations[static_cast<size_t>(op)];
-    for (; s.pc < operation.first + operation.count; ++s.pc) {
+    const int end = operation(a, op).first + operation(a, op).count;
+    for (; s.pc < end; ++s.pc) {
       const TapeInstruction& i = tape(a).code[static_cast<size_t>(s.pc)];
       switch (i.code) {
         case TapeCode::kWork:
@@ -322,21 +323,21 @@ class Engine {
           return false;
         case TapeCode::kPost:
           for_groups(a, s.pc, [&](int g) {
-            GroupState& group = group_states_[static_cast<size_t>(g)];
+            GroupState& group = group_state(g);
             --group.posts;
-            if (--group.unposted == 0 && group.arrived) actor(a).early -= links_.groups[static_cast<size_t>(g)].bytes;
+            if (--group.unposted == 0 && group.arrived) actor(a).early -= linked(g).bytes;
             start_group(g, a, op);
           });
           break;
         case TapeCode::kSend:
           for_groups(a, s.pc, [&](int g) {
-            group_states_[static_cast<size_t>(g)].sent = true;
+            group_state(g).sent = true;
             start_group(g, a, op);
           });
           break;
         case TapeCode::kAwait:
           for_groups(a, i.first, [&](int g) {
-            GroupState& group = group_states_[static_cast<size_t>(g)];
+            GroupState& group = group_state(g);
             if (!group.arrived) group.for_arrival.emplace_back(a, op), ++s.pending;
           });
           if (s.pending > 0) return ++s.pc, true;
@@ -344,7 +345,7 @@ class Engine {
         case TapeCode::kAwaitSent:
           for (int r = i.first; r < i.first + i.count; ++r)
             for_groups(a, tape(a).refs[static_cast<size_t>(r)], [&](int g) {
-              GroupState& group = group_states_[static_cast<size_t>(g)];
+              GroupState& group = group_state(g);
               if (!group.departed) group.for_departure.emplace_back(a, op), ++s.pending;
             });
           if (s.pending > 0) return ++s.pc, true;
@@ -390,7 +391,7 @@ class Engine {
   // take, then it sleeps for a part of the silence (progress.cpp: Patience).
   double seconds_to_poll(const Actor& me, int a, bool crowded) const {
     const Machine& m = cluster_.machine;
-    const double bytes = me.operation >= 0 ? tape(a).operations[static_cast<size_t>(me.operation)].bytes : 0.0;
+    const double bytes = me.operation >= 0 ? operation(a, me.operation).bytes : 0.0;
     const double quiet = now_ - me.quiet_since;
     if (quiet < 50e-6 + std::min(bytes * 1e-9, 20e-3))
       return m.waiter_seconds + (crowded ? m.crowded_yield / 2.0 : 0.0);
@@ -437,7 +438,7 @@ class Engine {
 
   // By what operation `op` of actor `a` did.
   void start_group(int g, int a, int op) {
-    GroupState& s = group_states_[static_cast<size_t>(g)];
+    GroupState& s = group_state(g);
     if (s.started || !s.sent || s.posts > 0) return;
     s.started = true;
     Line& line = line_of(g);
@@ -447,22 +448,22 @@ class Engine {
     if (line.size() == 1) move(g);
   }
 
-  Line& line_of(int g) { return lines_[static_cast<size_t>(links_.groups[static_cast<size_t>(g)].line)]; }
+  Line& line_of(int g) { return lines_[static_cast<size_t>(linked(g).line)]; }
 
   // What the sender's socket holds counts as sent.
   void take_over(Line& line) {
     double bytes = 0.0;
     for (int g : line) {
-      bytes += links_.groups[static_cast<size_t>(g)].bytes;
-      if (bytes > links_.groups[static_cast<size_t>(g)].socket) return;
+      bytes += linked(g).bytes;
+      if (bytes > linked(g).socket) return;
       leave(g);
     }
   }
 
   // Starts the flows of a group that has come first in its line.
   void move(int g) {
-    GroupState& s = group_states_[static_cast<size_t>(g)];
-    const LinkedGroup& group = links_.groups[static_cast<size_t>(g)];
+    GroupState& s = group_state(g);
+    const LinkedGroup& group = linked(g);
     s.flows = group.count;
     s.arrives = now_;
     for (int f = group.first; f < group.first + group.count; ++f) {
@@ -475,7 +476,7 @@ class Engine {
 
   void flow_is_over(int f) {
     const LinkedFlow& flow = links_.flows[static_cast<size_t>(f)];
-    GroupState& s = group_states_[static_cast<size_t>(flow.group)];
+    GroupState& s = group_state(flow.group);
     s.arrives = std::max(s.arrives, now_ + links_.paths[static_cast<size_t>(flow.path)].latency);
     if (--s.flows == 0) depart(flow.group);
   }
@@ -483,7 +484,7 @@ class Engine {
   // All of it is on the wire.
   void depart(int g) {
     leave(g);
-    queue_.push({group_states_[static_cast<size_t>(g)].arrives, ++numbers_, g, 0, 0});
+    queue_.push({group_state(g).arrives, ++numbers_, g, 0, 0});
     Line& line = line_of(g);
     line.pop_front();
     take_over(line);
@@ -491,7 +492,7 @@ class Engine {
   }
 
   void leave(int g) {
-    GroupState& s = group_states_[static_cast<size_t>(g)];
+    GroupState& s = group_state(g);
     s.departed = true;
     const auto waiting = std::move(s.for_departure);
     s.for_departure.clear();
@@ -499,11 +500,11 @@ class Engine {
   }
 
   void arrive(int g) {
-    GroupState& s = group_states_[static_cast<size_t>(g)];
+    GroupState& s = group_state(g);
     s.arrived = true;
     if (s.unposted > 0) {
-      const LinkedGroup& group = links_.groups[static_cast<size_t>(g)];
-      double& most = result_.actors[static_cast<size_t>(group.to)].early;
+      const LinkedGroup& group = linked(g);
+      double& most = times(group.to).early;
       most = std::max(most, actor(group.to).early += group.bytes);
     }
     const auto waiting = std::move(s.for_arrival);

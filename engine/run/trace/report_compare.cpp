@@ -51,7 +51,7 @@ std::string compare_table(const std::vector<RunData>& runs) {
                                             f.wire > 0 ? ms_text(f.exposed_ms) : "–",
                                             std::to_string(f.skipped),
                                             format_duration(f.hours * 3600)};
-    rows += row("<i></i>" + html_escape(runs[i].name), cells, "c" + std::to_string(i % 8));
+    rows += row("<i></i>" + html_escape(runs[i].name), cells, color_class(static_cast<int>(i)));
   }
   return table("scroll wide",
                {"run", "state", "steps", "tokens", "train loss", "eval loss", "best eval", "tok/s", "step", "TFLOP/s",
@@ -96,7 +96,7 @@ std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) 
         f.wire > 0 ? ms_text(per_step(run, codec_ms)) : "–",
         count_or_dash(f.tokens_per_s),
         times(f.tokens_per_s, first.tokens_per_s)};
-    rows += row("<i></i>" + html_escape(run.name), cells, "c" + std::to_string(i % 8));
+    rows += row("<i></i>" + html_escape(run.name), cells, color_class(static_cast<int>(i)));
   }
   return "<h2>Compression</h2>" +
          table("scroll wide",

@@ -1,35 +1,79 @@
-// The pre-pass keeps positions, and the parser agrees with nlohmann::json on every text that both may judge.
+// Every value has its place, and the parser agrees with nlohmann::json on every text that both may judge.
 #include "engine/run/config/json_text.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
+#include <optional>
 #include <random>
 
 namespace thinwire::json_text_test {
 namespace {
 
-std::string blanked(const std::string& text) {
-  std::vector<JsonProblem> problems;
-  const std::string out = blank_extensions(text, problems);
-  EXPECT_TRUE(problems.empty());
-  EXPECT_EQ(out.size(), text.size());
+// The text in strict JSON, for nlohmann to judge: comments and one comma behind a last value become blanks, Python's
+// words become JSON's. nullopt: a comment is not closed.
+std::optional<std::string> strict_text(const std::string& text) {
+  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  std::string out;
+  // The last two characters of `out` that are neither blank nor in a comment.
+  size_t last = std::string::npos, before_last = last;
+  const auto add = [&](const std::string& token) {
+    before_last = last, last = out.size();
+    out += token;
+  };
+  for (size_t i = 0, end = 0; i < text.size(); i = end) {
+    const char c = text[i];
+    end = i + 1;
+    if (c == '"') {
+      while (end < text.size() && text[end] != '"' && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
+      end = std::min(end + 1, text.size());
+      add(text.substr(i, end - i));
+    } else if (c == '#' || text.compare(i, 2, "//") == 0) {
+      end = std::min(text.find('\n', i), text.size());
+      out += ' ';
+    } else if (text.compare(i, 2, "/*") == 0) {
+      end = text.find("*/", i + 2);
+      if (end == std::string::npos) return std::nullopt;
+      end += 2;
+      out += ' ';
+    } else if (is_word(c)) {
+      while (end < text.size() && is_word(text[end])) ++end;
+      const std::string word = text.substr(i, end - i);
+      add(word == "True" ? "true" : word == "False" ? "false" : word == "None" ? "null" : word);
+    } else if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
+      out += c;
+    } else {
+      const bool closes = (c == '}' || c == ']') && before_last != std::string::npos && out[last] == ',';
+      if (closes && std::string(",{[:").find(out[before_last]) == std::string::npos) out[last] = ' ';
+      add({c});
+    }
+  }
   return out;
 }
 
-TEST(JsonText, BlanksKeepPositions) {
-  EXPECT_EQ(blanked("{\"a\": 1, // x\n}"), "{\"a\": 1" + std::string(6, ' ') + "\n}");
-  EXPECT_EQ(blanked("{\"a\": 1 /* , */ , # y\n }"), "{\"a\": 1" + std::string(14, ' ') + "\n }");
-  EXPECT_EQ(blanked("[1,2,]"), "[1,2 ]");
-  EXPECT_EQ(blanked("{\"a\": [1,], }"), "{\"a\": [1 ]  }");
-  EXPECT_EQ(blanked("{\"a//b\": \"#,]/*\"}"), "{\"a//b\": \"#,]/*\"}");
-  EXPECT_EQ(blanked("{\"a\": \"\\\",]\"}"), "{\"a\": \"\\\",]\"}");
-  EXPECT_EQ(blanked("[True, False, None, Truer]"), "[true, false, null, Truer]");
-  EXPECT_EQ(blanked("[\"True\"]"), "[\"True\"]");
-  EXPECT_EQ(blanked("/* a\nb */1"), "    \n    1");
+TEST(JsonText, CommentsCommasAndWords) {
+  for (const auto& [text, strict] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"{\"a\": 1, // x\n}", "{\"a\": 1}"},
+                                                                  {"{\"a\": 1 /* , */ , # y\n }", "{\"a\": 1}"},
+                                                                  {"[1,2,]", "[1, 2]"},
+                                                                  {"{\"a\": [1,], }", "{\"a\": [1]}"},
+                                                                  {"{\"a//b\": \"#,]/*\"}", "{\"a//b\": \"#,]/*\"}"},
+                                                                  {"{\"a\": \"\\\",]\"}", "{\"a\": \"\\\",]\"}"},
+                                                                  {"[True, False, None]", "[true, false, null]"},
+                                                                  {"[\"True\"]", "[\"True\"]"},
+                                                                  {"/* a\nb */1// c", "1"}}) {
+    const JsonText t = parse_json_text(text);
+    EXPECT_TRUE(t.problems.empty()) << text;
+    EXPECT_EQ(to_json(t.root), nlohmann::json::parse(strict)) << text;
+  }
   // Only one comma, and only behind a value.
-  EXPECT_EQ(blanked("[,]"), "[,]");
-  EXPECT_EQ(blanked("[1,,]"), "[1,,]");
-  EXPECT_EQ(blanked("{,}"), "{,}");
+  for (const char* text : {"[,]", "[1,,]", "{,}", "{\"a\": 1,,}", "{\"a\":,}", "[Truer]", "[1] /* c"})
+    EXPECT_FALSE(parse_json_text(text).syntax_ok()) << text;
+  const JsonText t = parse_json_text("/* a\n*/ 1 /* b");
+  ASSERT_EQ(t.problems.size(), 1u);
+  EXPECT_EQ(t.problems[0].message, "the comment /* is not closed");
+  EXPECT_EQ(std::pair(t.problems[0].at.line, t.problems[0].at.column), std::pair(2, 6));
 }
 
 TEST(JsonText, Values) {
@@ -74,7 +118,7 @@ TEST(JsonText, DepthLimit) {
   EXPECT_FALSE(parse_json_text(std::string(1 << 20, '[')).syntax_ok());
 }
 
-// nlohmann judges the blanked text. We refuse more: integers that it rounds or keeps unsigned, and an empty key given
+// nlohmann judges the strict text. We refuse more: integers that it rounds or keeps unsigned, and an empty key given
 // twice.
 bool refused_by_us_alone(const std::string& message) {
   return message.find("does not fit in 64 bits") != std::string::npos ||
@@ -111,13 +155,12 @@ TEST(JsonText, AgreesWithNlohmannOnRandomTexts) {
       }
     }
     const JsonText ours = parse_json_text(text);
-    std::vector<JsonProblem> comment_problems;
-    const std::string plain = blank_extensions(text, comment_problems);
-    if (!comment_problems.empty()) {
+    const std::optional<std::string> strict = strict_text(text);
+    if (!strict) {
       EXPECT_FALSE(ours.syntax_ok());
       continue;
     }
-    const nlohmann::json theirs = nlohmann::json::parse(plain, nullptr, false);
+    const nlohmann::json theirs = nlohmann::json::parse(*strict, nullptr, false);
     const bool they_accept = !theirs.is_discarded();
     if (ours.syntax_ok()) {
       ASSERT_TRUE(they_accept) << text;

@@ -1,4 +1,4 @@
-// A position-keeping pre-pass that blanks what strict JSON lacks, and a small strict parser behind it.
+// A small strict parser, which also takes comments, one trailing comma and Python's words.
 #include "engine/run/config/json_text.h"
 
 #include <charconv>
@@ -19,24 +19,9 @@ bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_';
 }
 
-TextPosition position_of(const std::string& text, size_t offset) {
-  TextPosition at;
-  for (size_t i = 0; i < offset && i < text.size(); ++i) {
-    if (text[i] == '\n') {
-      ++at.line;
-      at.column = 1;
-    } else if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {
-      ++at.column;
-    }
-  }
-  return at;
-}
-
-// Reads `text` (blanked) and counts columns in `original`, which has the same length.
 class Parser {
  public:
-  Parser(const std::string& text, const std::string& original, JsonText& out)
-      : text_(text), original_(original), out_(out) {}
+  Parser(const std::string& text, JsonText& out) : text_(text), out_(out) {}
 
   void parse() {
     if (text_.compare(0, 3, "\xef\xbb\xbf") == 0) offset_ = 3;  // byte order mark
@@ -56,7 +41,7 @@ class Parser {
   TextPosition here() const { return at_; }
 
   void advance() {
-    const unsigned char c = static_cast<unsigned char>(original_[offset_]);
+    const unsigned char c = static_cast<unsigned char>(text_[offset_]);
     if (c == '\n') {
       ++at_.line;
       at_.column = 1;
@@ -66,8 +51,21 @@ class Parser {
     ++offset_;
   }
 
+  // White space and comments.
   void skip_blanks() {
-    while (!at_end() && is_blank(text_[offset_])) advance();
+    while (!at_end()) {
+      if (is_blank(peek())) {
+        advance();
+      } else if (peek() == '#' || text_.compare(offset_, 2, "//") == 0) {
+        while (!at_end() && peek() != '\n') advance();
+      } else if (text_.compare(offset_, 2, "/*") == 0) {
+        const size_t end = text_.find("*/", offset_ + 2);
+        if (end == std::string::npos) fail("the comment /* is not closed");
+        while (offset_ < end + 2) advance();
+      } else {
+        return;
+      }
+    }
   }
 
   std::string shown_character() const {
@@ -105,10 +103,10 @@ class Parser {
       word += peek();
       advance();
     }
-    if (word == "true" || word == "false") {
+    if (word == "true" || word == "True" || word == "false" || word == "False") {
       tree.kind = JsonTree::Kind::kBool;
-      tree.boolean = word == "true";
-    } else if (word == "null") {
+      tree.boolean = word == "true" || word == "True";
+    } else if (word == "null" || word == "None") {
       tree.kind = JsonTree::Kind::kNull;
     } else if (word == "NaN" || word == "nan" || word == "Infinity" || word == "inf" || word == "Inf") {
       fail_at(start, "NaN and infinities are not JSON numbers");
@@ -194,12 +192,11 @@ class Parser {
   void parse_object(JsonTree& tree, const std::string& path, int depth) {
     tree.kind = JsonTree::Kind::kObject;
     advance();
-    skip_blanks();
-    if (peek() == '}') return advance();
     std::map<std::string, int> seen;  // key, its line
     for (;;) {
       skip_blanks();
       if (at_end()) fail_open(tree.at, "object");
+      if (peek() == '}') return advance();
       if (peek() != '"')
         fail(peek() == '\'' ? "keys take double quotes, not single ones" : "a key in double quotes is expected here");
       JsonMember member;
@@ -228,11 +225,10 @@ class Parser {
   void parse_list(JsonTree& tree, const std::string& path, int depth) {
     tree.kind = JsonTree::Kind::kList;
     advance();
-    skip_blanks();
-    if (peek() == ']') return advance();
     for (;;) {
       skip_blanks();
       if (at_end()) fail_open(tree.at, "list");
+      if (peek() == ']') return advance();
       tree.items.emplace_back();
       parse_value(tree.items.back(), path, depth + 1);
       skip_blanks();
@@ -249,7 +245,6 @@ class Parser {
   }
 
   const std::string& text_;
-  const std::string& original_;
   JsonText& out_;
   size_t offset_ = 0;
   TextPosition at_;
@@ -263,67 +258,10 @@ bool JsonText::syntax_ok() const {
   return true;
 }
 
-std::string blank_extensions(const std::string& text, std::vector<JsonProblem>& problems) {
-  std::string out = text;
-  const auto blank = [&](size_t from, size_t to) {
-    for (size_t i = from; i < to; ++i)
-      if (out[i] != '\n' && out[i] != '\r') out[i] = ' ';
-  };
-  // The last two characters that are neither blank nor comment: a comma is a trailing one only after a value.
-  char last = '\0', before_last = '\0';
-  size_t last_offset = 0;
-  const auto significant = [&](char c, size_t offset) {
-    before_last = last;
-    last = c;
-    last_offset = offset;
-  };
-  const size_t n = text.size();
-  for (size_t i = 0; i < n;) {
-    const char c = text[i];
-    if (c == '"') {
-      const size_t start = i++;
-      while (i < n && text[i] != '"' && text[i] != '\n')
-        i += text[i] == '\\' && i + 1 < n && text[i + 1] != '\n' ? 2 : 1;
-      if (i < n && text[i] == '"') ++i;
-      significant('"', start);
-    } else if (c == '#' || (c == '/' && i + 1 < n && text[i + 1] == '/')) {
-      const size_t start = i;
-      while (i < n && text[i] != '\n') ++i;
-      blank(start, i);
-    } else if (c == '/' && i + 1 < n && text[i + 1] == '*') {
-      const size_t end = text.find("*/", i + 2);
-      if (end == std::string::npos) {
-        problems.push_back({position_of(text, i), "", "the comment /* is not closed"});
-        blank(i, n);
-        return out;
-      }
-      blank(i, end + 2);
-      i = end + 2;
-    } else if (is_word(c)) {
-      const size_t start = i;
-      while (i < n && is_word(text[i])) ++i;
-      const std::string word = text.substr(start, i - start);
-      if (word == "True") out.replace(start, 4, "true");
-      if (word == "False") out.replace(start, 5, "false");
-      if (word == "None") out.replace(start, 4, "null");
-      significant('w', start);
-    } else {
-      if ((c == '}' || c == ']') && last == ',' && before_last != '\0' && before_last != ',' && before_last != '{' &&
-          before_last != '[' && before_last != ':')
-        out[last_offset] = ' ';
-      if (!is_blank(c)) significant(c, i);
-      ++i;
-    }
-  }
-  return out;
-}
-
 JsonText parse_json_text(const std::string& text) {
   JsonText result;
-  const std::string blanked = blank_extensions(text, result.problems);
-  if (!result.problems.empty()) return result;
   try {
-    Parser(blanked, text, result).parse();
+    Parser(text, result).parse();
   } catch (const JsonProblem& problem) {
     result.problems.push_back(problem);
   }

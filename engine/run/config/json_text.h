@@ -51,12 +51,8 @@ struct JsonText {
 
 constexpr int kMaxJsonDepth = 32;
 
-// Replaces `//`, `/* */` and `#` comments and one trailing comma per list or object by blanks, and the words True,
-// False, None by true, false, null; all outside strings. The result has the same length and the same line breaks as
-// `text`. An unterminated comment is appended to `problems`.
-std::string blank_extensions(const std::string& text, std::vector<JsonProblem>& problems);
-
-// blank_extensions, then RFC 8259: refuses what nlohmann::json refuses, and besides duplicate keys, nesting deeper than
+// RFC 8259, and besides `//`, `/* */` and `#` comments, one comma behind the last value of a list or object, and the
+// words True, False, None. Refuses what nlohmann::json refuses of the rest, and duplicate keys, nesting deeper than
 // kMaxJsonDepth, integers beyond int64 and numbers that overflow a double. Stops at the first syntax error. Never
 // throws on bad text.
 JsonText parse_json_text(const std::string& text);

@@ -46,11 +46,13 @@ class Keys:
         with open(SCHEMA, encoding="utf-8") as f:
             schema = json.load(f)
         self.sections, self.same_as, self.types = set(), {}, {}
+        self.rule = schema["definitions"]["rule"]
         self._walk(schema["properties"], "")
 
     def _walk(self, properties, prefix):
         for key, spec in properties.items():
             name = prefix + key
+            spec = self.rule if "$ref" in spec else spec
             if "properties" in spec:
                 self.sections.add(name)
                 self._walk(spec["properties"], name + ".")

@@ -136,9 +136,14 @@ TEST(KeyTable, CompletionHasEveryKeyThatWeUseOnceAndItsWords) {
   EXPECT_EQ(words["compression"], words["compression.preset"]);
 }
 
-// A small judge of the schema features that we use: type, properties, additionalProperties, bounds, items, anyOf /
-// enum.
+// A small judge of the schema features that we use: $ref to the rule, type, properties, additionalProperties, bounds,
+// items, anyOf / enum.
 bool fits(const nlohmann::json& schema, const nlohmann::json& value) {
+  if (schema.contains("$ref")) {
+    EXPECT_EQ(schema["$ref"], "#/definitions/rule");
+    static const nlohmann::json rule = nlohmann::json::parse(json_schema())["definitions"]["rule"];
+    return fits(rule, value);
+  }
   if (schema.contains("type")) {
     const nlohmann::json types = schema["type"].is_array() ? schema["type"] : nlohmann::json::array({schema["type"]});
     bool any = false;

@@ -310,6 +310,11 @@ std::string json_schema() {
       }
     }
   }
+  // All sites have the same fields.
+  ordered_json& compression = root["properties"]["compression"]["properties"];
+  const ordered_json rule = compression[compression_sites().front()];
+  for (const std::string& site : compression_sites()) compression[site] = {{"$ref", "#/definitions/rule"}};
+  root["definitions"]["rule"] = rule;
   return root.dump(1) + "\n";
 }
 

@@ -17,7 +17,8 @@ std::string message_of(const std::string& text) {
   try {
     load_config({}, {}, {.dry_run = true, .args_files = {path}});
     return "accepted";
-  } catch (const ConfigErrors& e) {
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kBadConfig);
     return e.what();
   }
 }
@@ -107,7 +108,7 @@ TEST(MegatronArgs, SchedulesInSamples) {
   EXPECT_EQ(c.optim.warmup_iters, 17);
   text = kSmall;
   text.replace(text.find("--train-iters 10"), 16, "--train-samples 20 --rampup-batch-size 2 2 30");
-  EXPECT_THROW(load(text), ConfigErrors);
+  EXPECT_NE(message_of(text).find("the ramp is longer than train_samples"), std::string::npos);
 }
 
 // The flags of the script for 175 billion parameters: lengths in samples while the batch grows. Steps by Megatron's

@@ -103,9 +103,9 @@ TEST(ResolvedConfig, LoadsBackToTheSameRun) {
     const ResolvedConfig second = load_config_text({{"b.json", json.dump(1)}}, {}, c.options);
     expect_same_run(first.run, second.run);
     EXPECT_EQ(first.values, second.values);
-    EXPECT_TRUE(differing_keys(json, resolved_json(second),
-                               {KeyScope::kModel, KeyScope::kData, KeyScope::kLayout, KeyScope::kRuntime})
-                    .empty());
+    nlohmann::json again = resolved_json(second);
+    again["_notes"] = json["_notes"];
+    EXPECT_EQ(again, json);
   }
   for (const char* name : {"quickstart", "gpt2_tiny", "neox_tiny", "llama_tiny", "gpt2_124m", "llama_1b", "gpt20b"}) {
     SCOPED_TRACE(name);
@@ -187,8 +187,9 @@ TEST(ResolvedConfig, OfAnOlderVersion) {
   EXPECT_EQ(differing_keys(older, here(masked)),
             std::vector<std::string>{"calculate_per_token_loss: false in the checkpoint, true here"});
   EXPECT_TRUE(differing_keys(older, here(masked + ", \"calculate_per_token_loss\": false")).empty());
-  EXPECT_THROW(load_config_text({{"c.json", with("\"config_version\": 3")}}, {}), ConfigErrors);
-  EXPECT_THROW(load_config_text({{"c.json", with("\"config_version\": \"2\"")}}, {}), ConfigErrors);
+  for (const char* version : {"3", "\"2\""})
+    EXPECT_NE(refusal(with(std::string("\"config_version\": ") + version)).find("must be an integer from 1 to 2"),
+              std::string::npos);
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ TEST(YamlText, NeoxFiles) {
     try {
       load_config_text({{"n.yml", text}}, {});
       return "accepted";
-    } catch (const ConfigErrors& e) {
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kBadConfig);
       return e.what();
     }
   };

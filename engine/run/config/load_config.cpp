@@ -25,7 +25,7 @@ std::string stem_of(const std::string& path) {
 
 ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const ConfigOptions& options) {
   ResolvedConfig resolved = resolve(reader, first_name.empty() ? "" : stem_of(first_name), options);
-  if (!reader.problems().empty()) throw ConfigErrors(std::move(reader.problems()));
+  if (!reader.problems().empty()) throw_problems(std::move(reader.problems()));
   for (const auto& [name, value] : resolved.values) {
     try {
       static_cast<void>(value.dump());

@@ -47,8 +47,8 @@ struct ResolvedConfig {
 std::vector<std::string> note_lines(const ResolvedConfig& config);
 
 // Later files win per key, then overrides (`key.sub=value`) in their order. For a path that does not exist, the file
-// shipped under that name is taken (shipped.h), and a note says so; the same holds for data. Throws ConfigErrors (an
-// Error with kBadConfig) that lists all violations; a file that cannot be read is one. Touches no device and no data.
+// shipped under that name is taken (shipped.h), and a note says so; the same holds for data. Throws an
+// Error(kBadConfig) that lists all violations; a file that cannot be read is one. Touches no device and no data.
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                            const ConfigOptions& options = {});
 

@@ -21,20 +21,14 @@ const nlohmann::json* at_path(const nlohmann::json& resolved, const std::string&
 }
 
 // In the order of their names.
-std::vector<const KeySpec*> keys_of(const std::vector<KeyScope>& scopes) {
+std::vector<const KeySpec*> keys_of_checkpoints() {
   std::vector<const KeySpec*> keys;
   for (const KeyTopic& topic : key_table().topics())
     for (const KeySpec& key : topic.keys)
-      if (key.status == KeyStatus::kUsed && std::find(scopes.begin(), scopes.end(), key.scope) != scopes.end())
+      if (key.status == KeyStatus::kUsed && (key.scope == KeyScope::kModel || key.scope == KeyScope::kData))
         keys.push_back(&key);
   std::sort(keys.begin(), keys.end(), [](const KeySpec* a, const KeySpec* b) { return a->name < b->name; });
   return keys;
-}
-
-// Where a file is older than a key, the program did what is the default now. A default that follows from other keys
-// followed from them then, too; of compression nulls are left out, whatever their default is derived from.
-bool was_derived(const KeySpec& key) {
-  return !key.default_text.empty() && !key.name.starts_with("compression.");
 }
 
 nlohmann::json of_this_version(nlohmann::json resolved) {
@@ -67,13 +61,14 @@ nlohmann::json resolved_json(const ResolvedConfig& config) {
   return root;
 }
 
-std::vector<std::string> differing_keys(const nlohmann::json& in_checkpoint, const nlohmann::json& in_here,
-                                        const std::vector<KeyScope>& scopes) {
+std::vector<std::string> differing_keys(const nlohmann::json& in_checkpoint, const nlohmann::json& in_here) {
   const nlohmann::json checkpoint = of_this_version(in_checkpoint), here = of_this_version(in_here);
   std::vector<std::string> lines;
-  for (const KeySpec* key : keys_of(scopes)) {
+  for (const KeySpec* key : keys_of_checkpoints()) {
     const nlohmann::json *a = at_path(checkpoint, key->name), *b = at_path(here, key->name);
-    if ((a == nullptr || b == nullptr) && was_derived(*key)) continue;
+    // Where a file is older than a key, the program did what is the default now. A default that follows from other
+    // keys followed from them then, too.
+    if ((a == nullptr || b == nullptr) && !key->default_text.empty()) continue;
     const nlohmann::json& by_default = key_table().default_of(*key);
     if (a == nullptr) a = &by_default;
     if (b == nullptr) b = &by_default;

@@ -17,10 +17,9 @@ constexpr int kConfigVersion = 2;
 // accepted without effect. Loading the text again (same ranks) gives the same RunConfig. command_line is not in it.
 nlohmann::json resolved_json(const ResolvedConfig& config);
 
-// One line per key of these scopes whose value differs: `hidden_size: 64 in the checkpoint, 128 here`. Empty: they
-// match. Either may be of an older version: a key that it lacks has its default, and one that was derived from others
-// is not compared.
-std::vector<std::string> differing_keys(const nlohmann::json& checkpoint, const nlohmann::json& here,
-                                        const std::vector<KeyScope>& scopes = {KeyScope::kModel, KeyScope::kData});
+// One line per model or data key whose value differs: `hidden_size: 64 in the checkpoint, 128 here`. Empty: they match.
+// Either may be of an older version: a key that it lacks has its default, and one that was derived from others is not
+// compared.
+std::vector<std::string> differing_keys(const nlohmann::json& checkpoint, const nlohmann::json& here);
 
 }  // namespace thinwire

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
@@ -45,14 +46,9 @@ const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
   return groups;
 }
 
-std::string headline(const std::vector<ConfigProblem>& problems) {
-  std::string text = problems.size() == 1 ? "the configuration has 1 problem"
-                                          : "the configuration has " + std::to_string(problems.size()) + " problems";
-  for (const ConfigProblem& p : problems) text.append("\n").append(p.text());
-  return text;
-}
+}  // namespace
 
-std::vector<ConfigProblem> sorted(std::vector<ConfigProblem> problems) {
+void throw_problems(std::vector<ConfigProblem> problems) {
   const auto place = [](const ConfigProblem& p) {
     return std::tuple(p.place.order, p.place.at.line, p.place.at.column);
   };
@@ -61,15 +57,11 @@ std::vector<ConfigProblem> sorted(std::vector<ConfigProblem> problems) {
     return place(a) == place(b) && a.key == b.key && a.message == b.message;
   };
   problems.erase(std::unique(problems.begin(), problems.end(), same), problems.end());
-  return problems;
+  std::string text = problems.size() == 1 ? "the configuration has 1 problem"
+                                          : "the configuration has " + std::to_string(problems.size()) + " problems";
+  for (const ConfigProblem& p : problems) text.append("\n").append(p.text());
+  throw_bad_config(text);
 }
-
-}  // namespace
-
-ConfigErrors::ConfigErrors(std::vector<ConfigProblem> problems) : ConfigErrors(sorted(std::move(problems)), 0) {}
-
-ConfigErrors::ConfigErrors(std::vector<ConfigProblem> problems, int)
-    : Error(ExitCode::kBadConfig, headline(problems)), problems_(std::move(problems)) {}
 
 struct SettingsReader::Source {
   int order = 0;

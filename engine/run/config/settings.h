@@ -30,17 +30,9 @@ struct ConfigProblem {
   std::string text() const { return place.label + ": " + (key.empty() ? "" : key + ": ") + message; }
 };
 
-// All violations of a configuration at once. what() is a headline and one line per violation, each
+// Throws all violations of a configuration as one Error(kBadConfig): a headline and one line per violation, each
 // `file:line:col: key: message` or `command line: key=value: key: message`, sorted by source and position.
-class ConfigErrors : public Error {
- public:
-  explicit ConfigErrors(std::vector<ConfigProblem> problems);
-  const std::vector<ConfigProblem>& problems() const { return problems_; }
-
- private:
-  ConfigErrors(std::vector<ConfigProblem> problems, int);
-  std::vector<ConfigProblem> problems_;
-};
+[[noreturn]] void throw_problems(std::vector<ConfigProblem> problems);
 
 // A key that was accepted but does nothing, or something that the user should know about a derived value.
 struct ConfigNote {

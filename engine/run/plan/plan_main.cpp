@@ -52,7 +52,7 @@ int run_search(const PlanOptions& o, const Cluster& cluster, const std::string& 
   if (!o.trace.empty()) throw_usage("plan: --trace is of one plan: leave out --search");
   std::vector<ConfigProblem> problems;
   for (const std::string& preset : o.presets) read_preset(preset, problems);
-  if (!problems.empty()) throw ConfigErrors(std::move(problems));
+  if (!problems.empty()) throw_problems(std::move(problems));
   const auto config_of = [&](const std::vector<std::string>& more) { return load(o, cluster, more); };
   const SearchResult result = search(config_of, cluster, o.presets);
   const std::string text = search_text(result, config_of, cluster);

@@ -195,8 +195,7 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
         here[key] = info.at("config").at(key);
     }
   }
-  const std::vector<std::string> differing =
-      differing_keys(info.at("config"), here, {KeyScope::kModel, KeyScope::kData});
+  const std::vector<std::string> differing = differing_keys(info.at("config"), here);
   std::string text;
   for (const std::string& d : differing) text += "\n  " + d;
   if (data != fingerprint_) text += "\n  data files: checkpoint " + data + ", now " + fingerprint_;

@@ -48,13 +48,14 @@ std::vector<std::string> split_words(const std::string& text) {
 }
 
 int edit_distance(std::string_view a, std::string_view b, int most) {
-  // Letters that the other word does not have have to go, or to come: no less than that, and found at once.
+  // What one word is longer, and letters that the other does not have: no less than that, and found at once.
   uint64_t in_a = 0, in_b = 0;
   for (const char c : a) in_a |= uint64_t{1} << (c & 63);
   for (const char c : b) in_b |= uint64_t{1} << (c & 63);
-  const int least = std::max(std::popcount(in_a & ~in_b), std::popcount(in_b & ~in_a));
-  if (least > most) return least;
   const size_t n = a.size(), m = b.size();
+  const int longer = static_cast<int>(n > m ? n - m : m - n);
+  const int least = std::max({longer, std::popcount(in_a & ~in_b), std::popcount(in_b & ~in_a)});
+  if (least > most) return least;
   // Rows i - 2, i - 1 and i.
   std::vector<int> before(m + 1), last(m + 1), row(m + 1);
   std::iota(last.begin(), last.end(), 0);

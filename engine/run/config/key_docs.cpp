@@ -135,16 +135,10 @@ std::string list_keys(const KeyWriter& write, const std::string& pattern) {
 ordered_json type_schema(const KeySpec& key) {
   if (key.types == kAnyKey) return ordered_json::object();
   ordered_json types = ordered_json::array();
-  const auto add = [&](unsigned bit, const char* name) {
-    if ((key.types & bit) != 0) types.push_back(name);
-  };
   const bool list_of_numbers = key.types == (kListKey | kRealKey);
-  add(kBoolKey, "boolean");
-  add(kIntKey, "integer");
-  if (!list_of_numbers) add(kRealKey, "number");
-  add(kStringKey, "string");
-  if ((key.types & kListKey) != 0 || key.ramp) types.push_back("array");
-  add(kObjectKey, "object");
+  unsigned bits = list_of_numbers ? key.types & ~kRealKey : key.types;
+  if (key.ramp) bits |= kListKey;
+  for (const std::string& word : type_words(bits)) types.push_back(word == "list" ? "array" : word);
   types.push_back("null");
   ordered_json schema;
   schema["type"] = types;

@@ -2,7 +2,6 @@
 #include "engine/run/config/key_table.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 
 #include "engine/base/core/check.h"
@@ -128,47 +127,39 @@ std::string scope_name(KeyScope scope) {
   return names[static_cast<int>(scope)];
 }
 
+std::vector<std::string> type_words(unsigned types) {
+  std::vector<std::string> words;
+  unsigned bit = kBoolKey;
+  for (const char* word : {"boolean", "integer", "number", "string", "list", "object"}) {
+    if ((types & bit) != 0) words.emplace_back(word);
+    bit *= 2;
+  }
+  return words;
+}
+
 std::string types_text(unsigned types) {
   if (types == kAnyKey) return "any";
   if (types == (kListKey | kRealKey)) return "list of numbers";
-  std::string text;
-  const auto add = [&](unsigned bit, const char* word) {
-    if ((types & bit) != 0) text += (text.empty() ? "" : " or ") + std::string(word);
-  };
-  add(kBoolKey, "boolean");
-  add(kIntKey, "integer");
-  add(kRealKey, "number");
-  add(kStringKey, "string");
-  add(kListKey, "list");
-  add(kObjectKey, "object");
-  return text;
+  return join(type_words(types), " or ");
 }
 
 KeyTable::KeyTable()
     : topics_{model_keys(),  numerics_keys(),    optimizer_keys(), batch_keys(), data_keys(),
               layout_keys(), compression_keys(), run_keys(),       noted_keys(), refused_keys()} {
-  const auto add_sections = [&](const std::string& name) {
-    // Site names contain dots, so sections of rules are listed below, not cut at dots.
-    if (name.rfind("compression.", 0) == 0) return;
-    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
-      sections_.insert(name.substr(0, dot));
-  };
   for (const KeyTopic& topic : topics_) {
     for (const KeySpec& key : topic.keys) {
       std::vector<std::string> names = key.aliases;
       names.push_back(key.name);
       for (const std::string& name : names) {
         TW_CHECK(by_name_.emplace(name, &key).second, "configuration key ", name, " is in the table twice");
-        add_sections(name);
+        std::vector<std::string> objects = key_path(name);
+        for (objects.pop_back(); !objects.empty(); objects.pop_back()) sections_.insert(join(objects, "."));
       }
       nlohmann::json value = nlohmann::json::parse(key.default_json);
       if (value.is_number_integer() && (key.types & kRealKey) != 0) value = value.get<double>();
       defaults_.emplace(&key, std::move(value));
     }
   }
-  sections_.insert("compression");
-  for (const std::string& site : compression_sites())
-    for (const char* object : {"", ".sum", ".select"}) sections_.insert("compression." + site + object);
   for (const std::string& section : sections_)
     TW_CHECK(by_name_.count(section) == 0, section, " is a key and a section");
 }
@@ -199,16 +190,10 @@ std::string KeyTable::nearest(const std::string& name) const {
   const int limit = leaf.size() <= 3 ? 1 : leaf.size() <= 6 ? 2 : std::min(static_cast<int>(leaf.size()) / 3, 7);
   std::string best;
   int best_distance = limit + 1, best_rank = 0;
-  // The distance is at least the difference of the lengths: most candidates need no search.
-  const auto distance_of = [&](std::string_view a, std::string_view b) {
-    const int64_t longer = std::abs(static_cast<int64_t>(a.size()) - static_cast<int64_t>(b.size()));
-    const int most = std::min(limit, best_distance);
-    return longer > most ? limit + 1 : edit_distance(a, b, most);
-  };
   const auto consider = [&](const std::string& candidate, int rank) {
     if (!rule && candidate.rfind("compression.", 0) == 0) return;  // else bits, rate ... are near to anything
-    const int full = distance_of(name, candidate);
-    const int by_leaf = distance_of(leaf, leaf_of(candidate)) + 1;  // the right name in another section
+    const int most = std::min(limit, best_distance), full = edit_distance(name, candidate, most);
+    const int by_leaf = edit_distance(leaf, leaf_of(candidate), most) + 1;  // the right name in another section
     const int distance = std::min(full, by_leaf);
     if (full > by_leaf) rank += 100;  // of two equally near names, the one in the same section
     if (distance < best_distance || (distance == best_distance && distance <= limit && rank < best_rank)) {

@@ -97,7 +97,8 @@ const KeyTable& key_table();
 // '-' becomes '_'.
 std::string normalised_key(std::string name);
 
-std::string scope_name(KeyScope scope);     // model | data | layout | runtime
+std::string scope_name(KeyScope scope);  // model | data | layout | runtime
+std::vector<std::string> type_words(unsigned types);
 std::string types_text(unsigned types);     // "integer or list"
 std::string bounds_text(const KeySpec& k);  // "at least 1, below 8", empty without bounds
 

@@ -13,7 +13,7 @@ const char* name_of(ScheduleKind kind);
 const char* name_of(PartitionMethod method);
 const char* name_of(Algorithm algorithm);
 
-// "ZeRO-3 + secondary node (hpZ)", "3-level partition (pair, node, global)", "replicated (ZeRO-0)" ...
+// "ZeRO-3 + secondary node (hpZ)", "3-level partition (pair, node, global)", "replicated" ...
 std::string placement_text(const PlacementLevels& levels);
 
 // One line: "16 ranks = 2 stages (interleaved, 2 chunks) x 4 data (ZeRO-1) x 2 tensor (sequence parallel); 8

@@ -2,7 +2,7 @@
 #include "engine/run/config/load_config.h"
 
 #include <algorithm>
-#include <functional>
+#include <filesystem>
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/shipped.h"
@@ -15,16 +15,8 @@ namespace {
 // No configuration of ours comes near this; it keeps a mistaken path (a data file) from being read whole.
 constexpr size_t kMaxConfigBytes = 4 << 20;
 
-std::string stem_of(const std::string& path) {
-  const size_t slash = path.find_last_of('/');
-  std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-  const size_t dot = name.rfind('.');
-  if (dot != std::string::npos && dot > 0) name.resize(dot);
-  return name.empty() ? "run" : name;
-}
-
 ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const ConfigOptions& options) {
-  ResolvedConfig resolved = resolve(reader, first_name.empty() ? "" : stem_of(first_name), options);
+  ResolvedConfig resolved = resolve(reader, std::filesystem::path(first_name).stem().string(), options);
   if (!reader.problems().empty()) throw_problems(std::move(reader.problems()));
   for (const auto& [name, value] : resolved.values) {
     try {
@@ -67,28 +59,24 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
     return paths;
   };
   const std::vector<std::string> files = found(names), args_files = found(options.args_files);
-  std::vector<MegatronFlag> flags;
-  const auto add_flags = [&](const std::string& from, const std::function<std::vector<std::string>()>& words) {
+  const auto read = [&reader](const std::string& from, const auto& how) {
     try {
-      for (const MegatronFlag& flag : megatron_flags(words()))
-        flags.push_back({from + ": " + flag.spelled, flag.override});
+      how();
     } catch (const Error& e) {
       reader.add_unreadable(from, e.what());
     }
   };
+  std::vector<MegatronFlag> flags;
+  const auto add_flags = [&flags](const std::string& from, const std::vector<std::string>& words) {
+    for (const MegatronFlag& flag : megatron_flags(words)) flags.push_back({from + ": " + flag.spelled, flag.override});
+  };
   for (const std::string& file : args_files)
-    add_flags(file, [&] { return shell_words(read_file(file, kMaxConfigBytes)); });
+    read(file, [&] { add_flags(file, shell_words(read_file(file, kMaxConfigBytes))); });
   const size_t of_files = flags.size();
-  if (!options.megatron_words.empty()) add_flags("command line", [&] { return options.megatron_words; });
+  read("command line", [&] { add_flags("command line", options.megatron_words); });
   const bool megatron = !flags.empty() && files.empty();
   if (megatron) reader.add_text("Megatron's defaults", megatron_defaults(flags));
-  for (const std::string& file : files) {
-    try {
-      reader.add_text(file, read_file(file, kMaxConfigBytes));
-    } catch (const Error& e) {
-      reader.add_unreadable(file, e.what());
-    }
-  }
+  for (const std::string& file : files) read(file, [&] { reader.add_text(file, read_file(file, kMaxConfigBytes)); });
   const bool groups = !megatron || reads_query_groups(flags);
   const auto add_flag = [&](const MegatronFlag& flag) {
     if (!groups && flag.override.starts_with("num_query_groups="))

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "compression/codec_table.h"
 #include "engine/base/core/error.h"
@@ -78,8 +79,7 @@ bool is_preset_path(const std::string& name) {
 }
 
 std::string preset_name(const std::string& path) {
-  const std::string file = path.substr(path.find_last_of('/') + 1);
-  return file.substr(0, file.rfind('.'));
+  return std::filesystem::path(path).stem().string();
 }
 
 bool is_shipped(const std::string& path, const std::string& text) {

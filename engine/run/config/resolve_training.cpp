@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 
@@ -10,6 +9,7 @@
 #include "data/split.h"
 #include "engine/base/core/sequence_cut.h"
 #include "engine/base/core/shipped.h"
+#include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/resolver.h"
 
@@ -21,23 +21,12 @@ bool number_from(const std::string& word, double& out) {
   return r.ec == std::errc() && r.ptr == word.data() + word.size() && std::isfinite(out);
 }
 
-std::vector<std::string> words_of(const std::string& text, const char* separators) {
-  std::vector<std::string> words;
-  size_t i = 0;
-  while ((i = text.find_first_not_of(separators, i)) != std::string::npos) {
-    const size_t end = std::min(text.find_first_of(separators, i), text.size());
-    words.push_back(text.substr(i, end - i));
-    i = end;
-  }
-  return words;
-}
-
 }  // namespace
 
 std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value) {
   std::vector<std::string> words;
   if (value.is_string()) {
-    words = words_of(value.get<std::string>(), " \t");
+    words = split_words(value.get<std::string>());
     double ignored = 0.0;
     // A path with blanks in it stays one path; only "weight prefix ..." is taken apart.
     if (words.size() > 1 && !number_from(words[0], ignored)) words = {value.get<std::string>()};
@@ -188,7 +177,9 @@ void Resolver::parse_ramp() {
   if (ramp == nullptr) return;
   std::vector<double> numbers;
   if (ramp->value.is_string()) {
-    for (const std::string& word : words_of(ramp->value.get<std::string>(), " ,\t")) {
+    std::string text = ramp->value.get<std::string>();
+    std::replace(text.begin(), text.end(), ',', ' ');
+    for (const std::string& word : split_words(text)) {
       double n = 0.0;
       numbers.push_back(number_from(word, n) ? n : -1.0);
     }

@@ -265,7 +265,7 @@ RunConfig to_run_config(const Values& values) {
   c.threads_per_rank = r.integer("threads_per_rank");
   c.seed = static_cast<uint64_t>(r.integer("seed"));
   c.deterministic = r.flag("deterministic");
-  if (!r.at("product_table").is_null()) c.product_table = r.text("product_table");
+  c.product_table = r.text("product_table");
   c.cuda_graphs = r.flag("cuda_graphs");
   c.gradient_dtype = r.pick<DType>("grad_dtype", {{"fp32", DType::f32}, {"bf16", DType::bf16}});
   c.train_iters = r.integer("train_iters");
@@ -297,11 +297,11 @@ RunConfig to_run_config(const Values& values) {
   c.compression.preset = r.text("compression.preset");
   c.compression.adapt = r.flag("compression.adapt");
   if (!r.at("compression.adapt_interval").is_null()) c.adapt_interval = r.integer("compression.adapt_interval");
-  if (!r.at("compression.revisions").is_null()) c.compression.revisions = r.text("compression.revisions");
+  c.compression.revisions = r.text("compression.revisions");
   if (const nlohmann::json& table = r.at("compression.sensitivities"); !table.is_null())
     table.get_to(c.compression.sensitivities);
   c.compression.sends_momentum = r.text("compression.sends") == "momentum";
-  c.faults_json = r.at("faults").is_null() || r.at("faults").empty() ? std::string() : r.at("faults").dump();
+  if (!r.at("faults").empty()) c.faults_json = r.at("faults").dump();
   return c;
 }
 

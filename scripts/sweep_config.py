@@ -18,7 +18,8 @@ ONE_PREFIX = ("data_path", "split")
 LISTS_PER_SPLIT = tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))
 BETAS = "optimizer.params.betas"
 PRECISIONS = ("fp16.enabled", "bf16.enabled")
-# Words that say something where they are true, in the order in which `train` takes them; false or null in a later source takes that back.
+PARTITION = "zero_optimization.zero_hpz_partition_size"
+# Words that say something where they are true, in the order in which `train` takes them.
 WORDS = {
     "swiglu": {"activation": "swiglu"},
     "use_rotary_position_embeddings": {"pos_emb": "rotary"},
@@ -124,7 +125,7 @@ def written_out(key, value):
             return {"layernorm_epsilon": value, "rms_norm_epsilon": value}
         if key == "distributed_timeout_minutes":
             return {"watchdog_seconds": value * 60.0}
-        if key == "zero_optimization.zero_hpz_partition_size":
+        if key == PARTITION:
             return {"placement.secondary": "pair" if value == 2 else "node"} if value > 1 else {}
         if key == "initial_loss_scale" and value > 0 and math.log2(value).is_integer():
             return {"fp16.initial_scale_power": int(math.log2(value))}
@@ -135,20 +136,8 @@ def learned(positions):
     return positions is None or isinstance(positions, str) and positions.lower().replace("-", "_") in ("learned", "learned_absolute")
 
 
-def take_back(base, by, word):
-    """What a word has said of `base` holds no longer, but what was there before."""
-    for name in [name for name, (said_by, _) in by.items() if said_by == word]:
-        before = by.pop(name)[1]
-        base.pop(name, None)
-        if before:
-            base[name] = before[0]
-            if before[1]:
-                by[name] = before[1]
-
-
 def lay_over(base, later, by):
-    """Changes the flat configuration `base` as a later source [(key, value)] would. by: {key of base: (the word that said it, what was there
-    before, as (value, its entry here) or None)}."""
+    """Changes the flat configuration `base` as a later source [(key, value)] would. by: {key of base: the word that said it}."""
     later = dict(later)
     given, said = {key: value for key, value in later.items() if value is not None}, {}
     order = list(WORDS)
@@ -156,21 +145,17 @@ def lay_over(base, later, by):
         meant = {} if value is None and key in WORDS else written_out(key, value)
         if meant is None:
             continue
-        if not meant and key not in PRECISIONS:
-            take_back(base, by, key)
         if key == "no_position_embedding" and not learned({**base, **later, **given}.get("pos_emb")):
             meant = {}
         if key == "no_bias_gelu_fusion":
             fusion = said.get("bias_gelu_fusion") or ("bias_gelu_fusion" not in later and by.get("bias_gelu_fusion"))
-            if fusion and fusion[0] == "openai_gelu":
+            if fusion == "openai_gelu":
                 meant = {}
         if any(name in given and given[name] != of_word for name, of_word in meant.items()):
             continue  # both said in one source, and not the same: `train` finds the contradiction
         given.pop(key, None)
         given.update(meant)
-        for name in meant:
-            word, before = by.get(name, (None, None))
-            said[name] = (key, before if word == key else (base[name], by.get(name)) if name in base else None)
+        said.update(dict.fromkeys(meant, key))
         if value is False and base.get("precision") == key[:4]:  # "fp16": false
             del base["precision"]
     for family in EITHER_OR:
@@ -200,10 +185,15 @@ def lay_over(base, later, by):
 
 def merged(keys, sources):
     """One flat configuration of several, later ones winning. sources: objects as they were read, or lists of (key, value)."""
-    out, by = {}, {}
+    out, by, flat = {}, {}, []
     for source in sources:
-        lay_over(out, keys.flatten(source) if isinstance(source, dict) else source, by)
-    if by.get("activation", ("",))[0] == "swiglu":  # stays the word that it was: the default width depends on it
+        later = keys.flatten(source) if isinstance(source, dict) else list(source)
+        # A word that is false (of the partition size: 1) or null takes back what earlier sources said by it.
+        gone = {key for key, value in later if (key in WORDS or key == PARTITION) and (not value or value == 1 and value is not True)}
+        flat = [[item for item in earlier if item[0] not in gone] for earlier in flat] + [later]
+    for source in flat:
+        lay_over(out, source, by)
+    if by.get("activation") == "swiglu":  # stays the word that it was: the default width depends on it
         del out["activation"]
         out["swiglu"] = True
     return out

@@ -436,13 +436,19 @@ TEST(GoodConfig, WordsTakeBackWhatTheySaid) {
             PositionKind::kLearned);
   EXPECT_EQ(model("\"no_position_embedding\": true", {"no_position_embedding=false"}).positions,
             PositionKind::kLearned);
+  EXPECT_EQ(model("\"use_rotary_position_embeddings\": true, \"no_position_embedding\": true",
+                  {"use_rotary_position_embeddings=false"})
+                .positions,
+            PositionKind::kNone);
   EXPECT_EQ(model("\"recompute_activations\": true", {"recompute_activations=false"}).recompute, Recompute::kNone);
   EXPECT_EQ(model("\"recompute_granularity\": \"full\"", {"recompute_activations=false"}).recompute, Recompute::kFull);
   EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true", {"ds_sequence_parallel_fpdt=false"}).sequence_chunk, 0);
   const std::string hpz = "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2}";
   EXPECT_EQ(load(hpz, {}, {.ranks = 4}).layout.placement.secondary, Level::kPair);
-  EXPECT_EQ(load(hpz, {"zero_optimization.zero_hpz_partition_size=1"}, {.ranks = 4}).layout.placement.secondary,
-            Level::kReplicated);
+  for (const char* nothing : {"1", "null"})
+    EXPECT_EQ(load(hpz, {std::string("zero_optimization.zero_hpz_partition_size=") + nothing}, {.ranks = 4})
+                  .layout.placement.secondary,
+              Level::kReplicated);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kMaxConfigBytes = 4 << 20;
 
 ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const ConfigOptions& options) {
+  reader.merge();
   ResolvedConfig resolved = resolve(reader, std::filesystem::path(first_name).stem().string(), options);
   if (!reader.problems().empty()) throw_problems(std::move(reader.problems()));
   for (const auto& [name, value] : resolved.values) {

@@ -108,6 +108,7 @@ Settings read_preset(const std::string& name, std::vector<ConfigProblem>& proble
     reader.add_preset(name, read_file(name, kMaxPresetBytes));
   else
     throw_bad_config("there is no compression preset \"" + name + "\" (docs/presets.md lists all)");
+  reader.merge();
   if (reader.problems().empty()) return reader.settings();
   problems.insert(problems.end(), reader.problems().begin(), reader.problems().end());
   return {};

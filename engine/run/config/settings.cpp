@@ -46,6 +46,18 @@ const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
   return groups;
 }
 
+// Words of other trainers that say something where they are true, or more than 1.
+constexpr const char* kWords[] = {"swiglu",
+                                  "use_rotary_position_embeddings",
+                                  "no_position_embedding",
+                                  "openai_gelu",
+                                  "no_bias_gelu_fusion",
+                                  "disable_bias_linear",
+                                  "recompute_activations",
+                                  "ds_sequence_parallel_fpdt",
+                                  "ds_sequence_parallel_fpdt_offloading",
+                                  "zero_optimization.zero_hpz_partition_size"};
+
 }  // namespace
 
 void throw_problems(std::vector<ConfigProblem> problems) {
@@ -107,8 +119,7 @@ void SettingsReader::add_text(const std::string& name, const std::string& text) 
   } else {
     read_object(*root, "", source);
   }
-  rewrite_shorthands(source);
-  merge(source);
+  read_.push_back(std::move(source.settings));
 }
 
 // A resolved file says of which version it is; one that says nothing is of the time when intermediate_size was what
@@ -152,7 +163,7 @@ void SettingsReader::add_preset(const std::string& name, const std::string& text
       problem(source.place(m.at), m.key, "no key of a preset (preset, rules, placement, embedding_sync, sends)");
     }
   }
-  merge(source);
+  read_.push_back(std::move(source.settings));
 }
 
 void SettingsReader::add_unreadable(const std::string& name, const std::string& reason) {
@@ -181,8 +192,7 @@ void SettingsReader::add_override(const std::string& text, const std::string& sh
   }
   for (const JsonProblem& p : parsed.problems) problem(source.place(p.at), key + "." + p.key, p.message);
   read_entry(normalised_key(key), key, source.place({}), parsed.root, source);
-  rewrite_shorthands(source);
-  merge(source);
+  read_.push_back(std::move(source.settings));
 }
 
 void SettingsReader::read_object(const JsonTree& object, const std::string& prefix, Source& source) {
@@ -393,8 +403,18 @@ void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, 
   source.settings[key.name] = {checked.value, place, spelled, {}};
 }
 
-void SettingsReader::rewrite_shorthands(Source& source) {
-  Settings& s = source.settings;
+void SettingsReader::merge() {
+  // A word that is false (of the partition size: 1) or null takes back what earlier sources said by it, and nothing
+  // else.
+  for (auto later = read_.begin(); later != read_.end(); ++later)
+    for (const char* word : kWords)
+      if (const auto it = later->find(word); it != later->end())
+        if (const nlohmann::json& v = it->second.value; v.is_null() || v == false || v == 1)
+          for (auto earlier = read_.begin(); earlier != later; ++earlier) earlier->erase(word);
+  for (Settings& source : read_) rewrite_shorthands(source), merge(source);
+}
+
+void SettingsReader::rewrite_shorthands(Settings& s) {
   const auto take = [&](const std::string& key) -> std::optional<Setting> {
     const auto it = s.find(key);
     if (it == s.end()) return std::nullopt;
@@ -403,34 +423,9 @@ void SettingsReader::rewrite_shorthands(Source& source) {
     if (setting.value.is_null()) return std::nullopt;
     return setting;
   };
-  const auto is_by = [](const Setting& setting, const std::string& word) {
-    return normalised_key(setting.spelled) == word;
-  };
-  // What this word has said in earlier sources: what was there before holds again.
-  const auto take_back = [&](const std::string& word) {
-    for (auto it = merged_.begin(); it != merged_.end();) {
-      const std::shared_ptr<const Setting> before = it->second.before;
-      if (!is_by(it->second, word))
-        ++it;
-      else if (before == nullptr)
-        it = merged_.erase(it);
-      else
-        (it++)->second = *before;
-    }
-  };
-  // A word that says something where it is true; false or null in a later source takes that back.
   const auto take_if_true = [&](const std::string& word) -> std::optional<Setting> {
-    const bool here = s.contains(word);
     std::optional<Setting> v = take(word);
-    if (v && v->value.get<bool>()) return v;
-    if (here) take_back(word);
-    return std::nullopt;
-  };
-  // What earlier sources say of the key but for this word.
-  const auto before_word = [&](const std::string& key, const std::string& word) -> std::shared_ptr<const Setting> {
-    const auto it = merged_.find(key);
-    if (it == merged_.end()) return nullptr;
-    return is_by(it->second, word) ? it->second.before : std::make_shared<const Setting>(it->second);
+    return v && v->value.get<bool>() ? v : std::nullopt;
   };
   const auto put = [&](const std::string& key, const nlohmann::json& value, const Setting& from) {
     const auto it = s.find(key);
@@ -438,7 +433,7 @@ void SettingsReader::rewrite_shorthands(Source& source) {
       problem(from.place, from.spelled,
               "contradicts \"" + it->second.spelled + "\" at " + it->second.place.label + ": give one of them");
     else
-      s[key] = {value, from.place, from.spelled, {}, before_word(key, normalised_key(from.spelled))};
+      s[key] = {value, from.place, from.spelled, {}};
   };
   const auto so_far = [&](const std::string& key) -> const Setting* {
     for (const Settings* from : {&s, &merged_})
@@ -448,11 +443,8 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   if (const auto v = take("use_distributed_optimizer"))
     put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);
   if (const auto v = take("distributed_timeout_minutes")) put("watchdog_seconds", v->value.get<double>() * 60.0, *v);
-  const std::string hpz = "zero_optimization.zero_hpz_partition_size";
-  if (const auto v = take(hpz); v && v->value.get<int64_t>() > 1)
+  if (const auto v = take("zero_optimization.zero_hpz_partition_size"); v && v->value.get<int64_t>() > 1)
     put("placement.secondary", v->value.get<int64_t>() == 2 ? "pair" : "node", *v);
-  else if (v)
-    take_back(hpz);
   if (const auto v = take("norm_epsilon")) {
     put("layernorm_epsilon", v->value, *v);
     put("rms_norm_epsilon", v->value, *v);
@@ -470,7 +462,7 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   if (const auto v = take_if_true("no_bias_gelu_fusion")) {
     // Megatron's --openai-gelu wins over its --no-bias-gelu-fusion, in whatever order they come.
     const Setting* said = so_far("bias_gelu_fusion");
-    if (said == nullptr || !is_by(*said, "openai_gelu")) put("bias_gelu_fusion", false, *v);
+    if (said == nullptr || normalised_key(said->spelled) != "openai_gelu") put("bias_gelu_fusion", false, *v);
   }
   if (const auto v = take_if_true("disable_bias_linear")) {
     put("use_bias_in_attn_linear", false, *v);
@@ -526,17 +518,17 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   withdraw(bfloat, "bf16");
 }
 
-void SettingsReader::merge(Source& source) {
+void SettingsReader::merge(Settings& source) {
   const auto given = [&](const std::string& key) {
-    const auto it = source.settings.find(key);
-    return it != source.settings.end() && !it->second.value.is_null() ? &it->second : nullptr;
+    const auto it = source.find(key);
+    return it != source.end() && !it->second.value.is_null() ? &it->second : nullptr;
   };
   // A warm-up of 0 is Megatron's default: beside another word for the warm-up it says nothing.
   const std::vector<std::string> warm_ups = {"lr_warmup_iters", "lr_warmup_samples", "warmup"};
   for (const std::string& key : {warm_ups[0], warm_ups[1]}) {
     const auto is_other = [&](const std::string& other) { return other != key && given(other) != nullptr; };
     if (given(key) != nullptr && given(key)->value == 0 && std::any_of(warm_ups.begin(), warm_ups.end(), is_other))
-      source.settings.erase(key);
+      source.erase(key);
   }
   for (const auto& sides : exclusive_groups()) {
     const Setting* first = nullptr;
@@ -563,7 +555,7 @@ void SettingsReader::merge(Source& source) {
       for (const std::string& key : sides[side]) merged_.erase(key);
     }
   }
-  for (auto& [key, setting] : source.settings) {
+  for (auto& [key, setting] : source) {
     if (setting.value.is_null())
       merged_.erase(key);
     else

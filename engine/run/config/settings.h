@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -48,8 +47,6 @@ struct Setting {
   Place place;
   std::string spelled;             // the name as written
   std::vector<WrittenRule> rules;  // of compression.rules, and of a preset's placement
-  // Of a word that stands for this key ("swiglu"): what earlier sources had said, which holds again without the word.
-  std::shared_ptr<const Setting> before = nullptr;
 };
 
 // By the key's own name (never an alias).
@@ -64,7 +61,7 @@ struct WrittenRule {
   Settings fields;                 // by name relative to a site: "codec", "sum.bits", "select.stages" ...
 };
 
-// Reads one configuration, then another over it, and so on.
+// Reads one configuration after another, then merges them.
 class SettingsReader {
  public:
   // `name` is shown in messages; `text` is YAML if the name says so, else JSON with the extensions of json_text.h.
@@ -75,6 +72,9 @@ class SettingsReader {
   void add_unreadable(const std::string& name, const std::string& reason);
   // `key.sub=value`: JSON where it parses, else a string. shown: what messages call it; empty: the text itself.
   void add_override(const std::string& text, const std::string& shown = "");
+
+  // Behind the last source: later ones win.
+  void merge();
 
   const Settings& settings() const { return merged_; }
   const std::vector<ConfigNote>& notes() const { return notes_; }
@@ -97,10 +97,11 @@ class SettingsReader {
   void read_when(const JsonTree& value, const std::string& spelled, const Source& source, Settings& when);
   void withdraw(const std::string& section, const std::string& spelled, const Place& place, Source& source);
   void unknown_key(const std::string& path, const std::string& spelled, const Place& place);
-  void rewrite_shorthands(Source& source);
-  void merge(Source& source);
+  void rewrite_shorthands(Settings& source);
+  void merge(Settings& source);
   void problem(const Place& place, const std::string& key, const std::string& message);
 
+  std::vector<Settings> read_;
   Settings merged_;
   std::vector<ConfigNote> notes_;
   std::vector<ConfigProblem> problems_;

@@ -69,6 +69,10 @@ std::string words_of(const KeySpec& key, const std::string& between) {
   return words.empty() || (key.types & kBoolKey) == 0 ? words : words + between + "true" + between + "false";
 }
 
+std::string values_of(const KeySpec& key, const std::string& between) {
+  return key.allowed.empty() ? types_text(key.types) + (key.ramp ? " or ramp" : "") : words_of(key, between);
+}
+
 std::string shown_name(const KeySpec& key) {
   const std::string first = "compression." + compression_sites().front() + ".";
   return key.name.rfind(first, 0) == 0 ? "compression.<site>." + key.name.substr(first.size()) : key.name;
@@ -115,8 +119,7 @@ std::string list_keys(const KeyWriter& write, const std::string& pattern) {
           // A pattern with a dot may name one site; its keys are then shown by their own names.
           const bool repeated = is_repeated_rule(key);
           if ((repeated && pattern.find('.') == std::string::npos) || !matches(key, pattern)) continue;
-          std::string facts = types_text(key.types) + (key.ramp ? " or ramp" : "");
-          if (!key.allowed.empty()) facts = words_of(key, " | ");
+          std::string facts = values_of(key, " | ");
           if (key.status == KeyStatus::kUsed) facts += "; default " + default_of(key);
           if (!key.unit.empty()) facts += "; " + key.unit;
           const std::string aliases = key.aliases.empty() ? "" : " (" + join(key.aliases, ", ") + ")";
@@ -261,8 +264,7 @@ std::string markdown() {
       if (is_repeated_rule(key)) continue;
       std::string aliases;
       for (const std::string& a : key.aliases) aliases += (aliases.empty() ? "`" : ", `") + a + "`";
-      std::string values = types_text(key.types) + (key.ramp ? " or ramp" : "");
-      if (!key.allowed.empty()) values = words_of(key, " \\| ");
+      std::string values = values_of(key, " \\| ");
       const std::string bounds = bounds_text(key);
       if (!bounds.empty()) values += ", " + bounds;
       const bool used = key.status == KeyStatus::kUsed;

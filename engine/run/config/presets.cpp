@@ -16,6 +16,13 @@ namespace {
 constexpr int64_t kUnknownRun = 1000;  // steps that shares are taken of where train_iters is not known
 constexpr size_t kMaxPresetBytes = 1 << 20;
 
+// Conditions of `when` that are numbers of the layout.
+constexpr std::pair<const char*, int64_t RuleContext::*> kNumbers[] = {{"pipeline", &RuleContext::stages},
+                                                                       {"data", &RuleContext::data},
+                                                                       {"tensor", &RuleContext::tensor},
+                                                                       {"ranks_per_node", &RuleContext::ranks_per_node},
+                                                                       {"data_per_node", &RuleContext::data_on_node}};
+
 // The field's value with shares made numbers: of the run's steps (warm-up, places of a ramp), or of the stages.
 nlohmann::json value_of(const KeySpec& field, const nlohmann::json& written, const RuleContext& context) {
   const auto steps_of = [&](const nlohmann::json& share) {
@@ -51,25 +58,20 @@ const std::vector<KeySpec>& when_conditions() {
   static const std::vector<KeySpec> conditions = [] {
     std::vector<KeySpec> list = {{.name = "two_level", .types = kBoolKey},
                                  {.name = "weights_persist", .types = kBoolKey}};
-    for (const char* number : {"pipeline", "data", "tensor", "ranks_per_node", "data_per_node"})
-      list.push_back({.name = number, .types = kIntKey | kStringKey, .allowed = {"even", "odd"}});
+    for (const auto& [name, member] : kNumbers)
+      list.push_back({.name = name, .types = kIntKey | kStringKey, .allowed = {"even", "odd"}});
     return list;
   }();
   return conditions;
 }
 
 bool holds(const Settings& when, const RuleContext& c) {
-  const auto number = [&](const std::string& name) {
-    return name == "pipeline"         ? c.stages
-           : name == "data"           ? c.data
-           : name == "tensor"         ? c.tensor
-           : name == "ranks_per_node" ? c.ranks_per_node
-                                      : c.data_on_node;
-  };
   return std::all_of(when.begin(), when.end(), [&](const auto& condition) {
-    const nlohmann::json& value = condition.second.value;
-    if (value.is_boolean()) return value == (condition.first == "two_level" ? c.two_level() : c.weights_persist);
-    const int64_t n = number(condition.first);
+    const auto& [name, setting] = condition;
+    const nlohmann::json& value = setting.value;
+    if (value.is_boolean()) return value == (name == "two_level" ? c.two_level() : c.weights_persist);
+    const auto number = std::ranges::find(kNumbers, name, [](const auto& each) { return each.first; });
+    const int64_t n = c.*number->second;
     return value.is_string() ? (n % 2 == 0) == (value == "even") : value == n;
   });
 }

@@ -5,6 +5,7 @@
 
 #include "compression/codec_table.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/presets.h"
 #include "engine/run/config/resolver.h"
@@ -12,9 +13,6 @@
 
 namespace thinwire {
 namespace {
-
-constexpr TensorClass kClasses[] = {TensorClass::kEmbedding, TensorClass::kAttention, TensorClass::kMlp,
-                                    TensorClass::kNorm,      TensorClass::kBias,      TensorClass::kHead};
 
 std::string prefix_of(Site site) {
   return "compression." + std::string(name_of(site)) + ".";
@@ -191,9 +189,10 @@ void Resolver::select_lists(const std::function<const Setting*(const std::string
   }
   const Setting* s = setting("select.tensor_classes");
   if (s == nullptr) return;
-  for (const auto& name : s->value)
-    if (std::none_of(std::begin(kClasses), std::end(kClasses), [&](TensorClass c) { return name == word_of(c); }))
-      wrong(*s, shown(name) + " is no class of tensors (allowed: embedding | attention | mlp | norm | bias | head)");
+  const std::vector<std::string> classes = tensor_class_words();
+  for (const nlohmann::json& name : s->value)
+    if (std::ranges::none_of(classes, [&](const std::string& c) { return name == c; }))
+      wrong(*s, shown(name) + " is no class of tensors (allowed: " + join(classes, " | ") + ")");
 }
 
 void Resolver::check_site(Site site, const ListedRule& listed, const RuleContext& context) {

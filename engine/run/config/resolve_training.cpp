@@ -175,27 +175,20 @@ void Resolver::gradient_dtype() {
 void Resolver::parse_ramp() {
   const Setting* ramp = given("rampup_batch_size");
   if (ramp == nullptr) return;
-  std::vector<double> numbers;
+  std::vector<std::string> words;
   if (ramp->value.is_string()) {
     std::string text = ramp->value.get<std::string>();
     std::replace(text.begin(), text.end(), ',', ' ');
-    for (const std::string& word : split_words(text)) {
-      double n = 0.0;
-      numbers.push_back(number_from(word, n) ? n : -1.0);
-    }
+    words = split_words(text);
   } else {
-    for (const auto& item : ramp->value) {
-      // Megatron's lists hold strings.
-      double n = -1.0;
-      if (item.is_number())
-        n = item.get<double>();
-      else if (item.is_string() && !number_from(item.get<std::string>(), n))
-        n = -1.0;
-      numbers.push_back(n);
-    }
+    for (const auto& item : ramp->value)  // Megatron's lists hold strings
+      words.push_back(item.is_string() ? item.get<std::string>() : item.dump());
   }
-  bool good = numbers.size() == 3;
-  for (double n : numbers) good = good && n >= 1 && n <= 1e15 && n == std::floor(n);
+  std::vector<double> numbers(words.size());
+  bool good = words.size() == 3;
+  for (size_t i = 0; i < words.size() && good; ++i)
+    good = number_from(words[i], numbers[i]) && numbers[i] >= 1 && numbers[i] <= 1e15 &&
+           numbers[i] == std::floor(numbers[i]);
   if (!good) return fail({"rampup_batch_size"}, "must be three positive integers: start, increment, samples");
   const int64_t start = static_cast<int64_t>(numbers[0]), step = static_cast<int64_t>(numbers[1]);
   const int64_t full = integer("train_batch_size");

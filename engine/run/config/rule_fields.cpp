@@ -338,8 +338,10 @@ const char* word_of(MicroBatches micro_batches) {
 const char* word_of(RuleAlgorithm algorithm) {
   return word(kAlgorithmWords, algorithm);
 }
-const char* word_of(TensorClass tensor_class) {
-  return word(kClassWords, tensor_class);
+std::vector<std::string> tensor_class_words() {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : kClassWords) words.emplace_back(name);
+  return words;
 }
 
 }  // namespace thinwire

@@ -32,6 +32,6 @@ nlohmann::json rules_json(const CompressionConfig& config);
 const char* word_of(ResidualKind kind);
 const char* word_of(MicroBatches micro_batches);
 const char* word_of(RuleAlgorithm algorithm);
-const char* word_of(TensorClass tensor_class);
+std::vector<std::string> tensor_class_words();
 
 }  // namespace thinwire

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
 
@@ -43,9 +44,7 @@ void Resolver::required() {
   for (const KeyTopic& topic : key_table().topics()) {
     for (const KeySpec& key : topic.keys) {
       if (!key.required || broken(key.name) || !value(key.name).is_null()) continue;
-      std::string also;
-      for (const std::string& a : key.aliases) also += (also.empty() ? " (or " : ", ") + a;
-      if (!also.empty()) also += ")";
+      const std::string also = key.aliases.empty() ? "" : " (or " + join(key.aliases, ", ") + ")";
       fail({key.name.c_str()}, "missing: it has no default" + also);
     }
   }

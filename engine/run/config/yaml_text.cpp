@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <regex>
 #include <string_view>
 
@@ -106,13 +105,16 @@ class YamlReader {
     if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
     yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
   }
-  ~YamlReader() { yaml_parser_delete(&parser_); }
+  ~YamlReader() {
+    yaml_event_delete(&event_);
+    yaml_parser_delete(&parser_);
+  }
   YamlReader(const YamlReader&) = delete;
   YamlReader& operator=(const YamlReader&) = delete;
 
   void read() {
     next();  // the stream's start
-    if (next()->type == YAML_STREAM_END_EVENT) {
+    if (next() == YAML_STREAM_END_EVENT) {
       out_.root.kind = JsonTree::Kind::kObject;
       return;
     }
@@ -120,24 +122,17 @@ class YamlReader {
     read_value(out_.root, "", 1);
     if (out_.root.kind == JsonTree::Kind::kNull) out_.root.kind = JsonTree::Kind::kObject;
     next();  // the document's end
-    if (next()->type != YAML_STREAM_END_EVENT) fail(event_->start_mark, "a second document begins here; one is read");
+    if (next() != YAML_STREAM_END_EVENT) fail(event_.start_mark, "a second document begins here; one is read");
   }
 
  private:
-  struct FreeEvent {
-    void operator()(yaml_event_t* e) const {
-      yaml_event_delete(e);
-      delete e;
-    }
-  };
-
   [[noreturn]] static void fail(const yaml_mark_t& mark, const std::string& message) {
     throw JsonProblem{position(mark), "", message};
   }
 
-  const yaml_event_t* next() {
-    auto event = std::make_unique<yaml_event_t>();
-    if (yaml_parser_parse(&parser_, event.get()) == 0) {
+  yaml_event_type_t next() {
+    yaml_event_delete(&event_);
+    if (yaml_parser_parse(&parser_, &event_) == 0) {
       std::string why = parser_.problem != nullptr ? parser_.problem : "not YAML";
       if (parser_.context != nullptr) why += std::string(", ") + parser_.context;
       yaml_mark_t mark = parser_.problem_mark;
@@ -148,8 +143,7 @@ class YamlReader {
       }
       fail(mark, why);
     }
-    event_.reset(event.release());
-    return event_.get();
+    return event_.type;
   }
 
   static std::string words(const unsigned char* text) {
@@ -157,7 +151,7 @@ class YamlReader {
   }
 
   void refuse_tag(const unsigned char* tag) const {
-    if (tag != nullptr) fail(event_->start_mark, "the tag " + words(tag).substr(0, 60) + " is not read: leave it out");
+    if (tag != nullptr) fail(event_.start_mark, "the tag " + words(tag).substr(0, 60) + " is not read: leave it out");
   }
 
   void count(const yaml_mark_t& mark, int64_t values) {
@@ -174,34 +168,34 @@ class YamlReader {
 
   void remember(const std::string& anchor, const JsonTree& tree) {
     if (anchor.empty()) return;
-    count(event_->start_mark, size_of_tree(tree));
+    count(event_.start_mark, size_of_tree(tree));
     anchors_[anchor] = tree;
   }
 
   // Reads the value that begins with the current event. Afterwards the current event is the one that ends it.
   void read_value(JsonTree& tree, const std::string& path, int depth) {
     if (depth > kMaxJsonDepth)
-      fail(event_->start_mark, "nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
-    count(event_->start_mark, 1);
-    tree.at = position(event_->start_mark);
-    switch (event_->type) {
+      fail(event_.start_mark, "nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    count(event_.start_mark, 1);
+    tree.at = position(event_.start_mark);
+    switch (event_.type) {
       case YAML_ALIAS_EVENT: {
-        const auto known = anchors_.find(words(event_->data.alias.anchor));
-        if (known == anchors_.end()) fail(event_->start_mark, "nothing before this is called that");
-        count(event_->start_mark, size_of_tree(known->second));
+        const auto known = anchors_.find(words(event_.data.alias.anchor));
+        if (known == anchors_.end()) fail(event_.start_mark, "nothing before this is called that");
+        count(event_.start_mark, size_of_tree(known->second));
         const TextPosition here = tree.at;
         tree = known->second;
         tree.at = here;
         return;
       }
       case YAML_SCALAR_EVENT: {
-        const auto& scalar = event_->data.scalar;
+        const auto& scalar = event_.data.scalar;
         refuse_tag(scalar.tag);
         const std::string text(reinterpret_cast<const char*>(scalar.value), scalar.length);
         if (scalar.plain_implicit != 0) {
           type_plain(text, tree);
           if (tree.kind == JsonTree::Kind::kReal && !std::isfinite(tree.real))
-            fail(event_->start_mark, "infinities and NaN are no values of a configuration");
+            fail(event_.start_mark, "infinities and NaN are no values of a configuration");
         } else {
           tree.kind = JsonTree::Kind::kString;
           tree.text = text;
@@ -209,27 +203,27 @@ class YamlReader {
         return remember(words(scalar.anchor), tree);
       }
       case YAML_SEQUENCE_START_EVENT: {
-        const std::string anchor = words(event_->data.sequence_start.anchor);
-        refuse_tag(event_->data.sequence_start.tag);
+        const std::string anchor = words(event_.data.sequence_start.anchor);
+        refuse_tag(event_.data.sequence_start.tag);
         tree.kind = JsonTree::Kind::kList;
-        while (next()->type != YAML_SEQUENCE_END_EVENT) read_value(tree.items.emplace_back(), path, depth + 1);
+        while (next() != YAML_SEQUENCE_END_EVENT) read_value(tree.items.emplace_back(), path, depth + 1);
         return remember(anchor, tree);
       }
       case YAML_MAPPING_START_EVENT: {
-        const std::string anchor = words(event_->data.mapping_start.anchor);
-        refuse_tag(event_->data.mapping_start.tag);
+        const std::string anchor = words(event_.data.mapping_start.anchor);
+        refuse_tag(event_.data.mapping_start.tag);
         read_members(tree, path, depth);
         return remember(anchor, tree);
       }
       default:
-        fail(event_->start_mark, "a value is missing here");
+        fail(event_.start_mark, "a value is missing here");
     }
   }
 
   void read_members(JsonTree& tree, const std::string& path, int depth) {
     tree.kind = JsonTree::Kind::kObject;
     std::map<std::string, int> seen;  // key, its line
-    while (next()->type != YAML_MAPPING_END_EVENT) {
+    while (next() != YAML_MAPPING_END_EVENT) {
       JsonMember member;
       JsonTree key;
       read_value(key, path, depth + 1);
@@ -251,7 +245,7 @@ class YamlReader {
 
   const std::string& text_;
   yaml_parser_t parser_{};
-  std::unique_ptr<yaml_event_t, FreeEvent> event_;
+  yaml_event_t event_{};
   std::map<std::string, JsonTree> anchors_;
   JsonText& out_;
   int64_t values_ = 0;

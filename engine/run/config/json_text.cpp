@@ -295,23 +295,9 @@ nlohmann::json to_json(const JsonTree& tree) {
 }
 
 const char* kind_name(JsonTree::Kind kind) {
-  switch (kind) {
-    case JsonTree::Kind::kNull:
-      return "null";
-    case JsonTree::Kind::kBool:
-      return "a boolean";
-    case JsonTree::Kind::kInt:
-      return "an integer";
-    case JsonTree::Kind::kReal:
-      return "a number with a fraction";
-    case JsonTree::Kind::kString:
-      return "a string";
-    case JsonTree::Kind::kList:
-      return "a list";
-    case JsonTree::Kind::kObject:
-      return "an object";
-  }
-  return "?";
+  constexpr const char* names[] = {"null",     "a boolean", "an integer", "a number with a fraction",
+                                   "a string", "a list",    "an object"};
+  return names[static_cast<int>(kind)];
 }
 
 }  // namespace thinwire

@@ -23,6 +23,11 @@ std::string default_of(const KeySpec& key) {
   return key.default_json == "null" ? "none" : key.default_json;
 }
 
+const char* scope_name(KeyScope scope) {
+  constexpr const char* names[] = {"model", "data", "layout", "runtime"};
+  return names[static_cast<int>(scope)];
+}
+
 std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {

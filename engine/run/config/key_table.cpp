@@ -122,11 +122,6 @@ bool is_rule_key(const std::string& name) {
   return name == "compression.rules" || (name.starts_with("compression.") && key_path(name).size() > 2);
 }
 
-std::string scope_name(KeyScope scope) {
-  constexpr const char* names[] = {"model", "data", "layout", "runtime"};
-  return names[static_cast<int>(scope)];
-}
-
 std::vector<std::string> type_words(unsigned types) {
   std::vector<std::string> words;
   unsigned bit = kBoolKey;

@@ -97,10 +97,9 @@ const KeyTable& key_table();
 // '-' becomes '_'.
 std::string normalised_key(std::string name);
 
-std::string scope_name(KeyScope scope);  // model | data | layout | runtime
-std::vector<std::string> type_words(unsigned types);
-std::string types_text(unsigned types);     // "integer or list"
-std::string bounds_text(const KeySpec& k);  // "at least 1, below 8", empty without bounds
+std::vector<std::string> type_words(unsigned types);  // {"integer", "list"}
+std::string types_text(unsigned types);               // "integer or list"
+std::string bounds_text(const KeySpec& k);            // "at least 1, below 8", empty without bounds
 
 // The same table as text: for --help-keys (a pattern is part of a name, or of the sentence where no name has it; * and
 // ? stand for others; empty where nothing matches), for the manual, for completion (lines "=key<tab>words"), as a

@@ -20,17 +20,6 @@ const nlohmann::json* at_path(const nlohmann::json& resolved, const std::string&
   return node;
 }
 
-// In the order of their names.
-std::vector<const KeySpec*> keys_of_checkpoints() {
-  std::vector<const KeySpec*> keys;
-  for (const KeyTopic& topic : key_table().topics())
-    for (const KeySpec& key : topic.keys)
-      if (key.status == KeyStatus::kUsed && (key.scope == KeyScope::kModel || key.scope == KeyScope::kData))
-        keys.push_back(&key);
-  std::sort(keys.begin(), keys.end(), [](const KeySpec* a, const KeySpec* b) { return a->name < b->name; });
-  return keys;
-}
-
 nlohmann::json of_this_version(nlohmann::json resolved) {
   if (!resolved.contains("config_version") && resolved.contains("intermediate_size")) {
     resolved["ffn_hidden_size"] = resolved["intermediate_size"];
@@ -64,16 +53,20 @@ nlohmann::json resolved_json(const ResolvedConfig& config) {
 std::vector<std::string> differing_keys(const nlohmann::json& in_checkpoint, const nlohmann::json& in_here) {
   const nlohmann::json checkpoint = of_this_version(in_checkpoint), here = of_this_version(in_here);
   std::vector<std::string> lines;
-  for (const KeySpec* key : keys_of_checkpoints()) {
-    const nlohmann::json *a = at_path(checkpoint, key->name), *b = at_path(here, key->name);
-    // Where a file is older than a key, the program did what is the default now. A default that follows from other
-    // keys followed from them then, too.
-    if ((a == nullptr || b == nullptr) && !key->default_text.empty()) continue;
-    const nlohmann::json& by_default = key_table().default_of(*key);
-    if (a == nullptr) a = &by_default;
-    if (b == nullptr) b = &by_default;
-    if (*a != *b) lines.push_back(key->name + ": " + shown(*a) + " in the checkpoint, " + shown(*b) + " here");
+  for (const KeyTopic& topic : key_table().topics()) {
+    for (const KeySpec& key : topic.keys) {
+      if (key.status != KeyStatus::kUsed || (key.scope != KeyScope::kModel && key.scope != KeyScope::kData)) continue;
+      const nlohmann::json *a = at_path(checkpoint, key.name), *b = at_path(here, key.name);
+      // Where a file is older than a key, the program did what is the default now. A default that follows from other
+      // keys followed from them then, too.
+      if ((a == nullptr || b == nullptr) && !key.default_text.empty()) continue;
+      const nlohmann::json& by_default = key_table().default_of(key);
+      if (a == nullptr) a = &by_default;
+      if (b == nullptr) b = &by_default;
+      if (*a != *b) lines.push_back(key.name + ": " + shown(*a) + " in the checkpoint, " + shown(*b) + " here");
+    }
   }
+  std::sort(lines.begin(), lines.end());
   return lines;
 }
 

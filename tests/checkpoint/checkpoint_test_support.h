@@ -39,11 +39,11 @@ class Scratch : public test::Scratch {
 };
 
 // The newest checkpoint, filled into `state`.
-inline std::optional<LoadReport> load_newest(CheckpointStore& store, const VisitState& state,
-                                             LoadOptions options = {}) {
+inline std::optional<VerifiedCheckpoint> load_newest(CheckpointStore& store, const VisitState& state,
+                                                     const LoadOptions& options = {}) {
   const auto found = store.newest();
-  options.verify = false;  // just done
-  return found ? std::optional(load_checkpoint(found->path, state, options)) : std::nullopt;
+  if (found) load_checkpoint(*found, state, options);
+  return found;
 }
 
 // Tensors of all dtypes and ragged shapes with random BIT PATTERNS (NaN, infinities and denormals included), and

@@ -34,9 +34,11 @@ inline void run_control_ranks(int size, const std::function<void(Control&)>& bod
 }
 
 // A collective: the newest checkpoint, filled into each rank's `state`.
-inline std::optional<LoadReport> load_newest(CheckpointStore& store, Control& control, const VisitState& state) {
+inline std::optional<VerifiedCheckpoint> load_newest(CheckpointStore& store, Control& control,
+                                                     const VisitState& state) {
   const auto found = store.newest();
-  return found ? std::optional(load_checkpoint(found->path, state, {.verify = false}, &control)) : std::nullopt;
+  if (found) load_checkpoint(*found, state, {}, &control);
+  return found;
 }
 
 // What each rank threw, "code message"; "" where nothing. All must be as many as there are ranks.

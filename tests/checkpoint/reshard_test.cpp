@@ -196,17 +196,17 @@ TEST(Reshard, AnyCutOfAnyNumberOfRanksLoadsUnderAnyOther) {
       run_control_ranks(readers, [&](Control& control) {
         int64_t number = 0;
         std::string text;
-        const LoadReport report = load_checkpoint(
-            scratch / "step_000007",
+        const std::string path = scratch / "step_000007";
+        load_checkpoint(
+            {path, round == 0 ? verify_checkpoint(path, &control) : manifest},
             [&](StateVisitor& v) {
               for (CutTensor& t : tensors) t.show_rank(control.rank(), v);
               v.integer("number", number);
               v.text("text", text);
             },
-            {.verify = round == 0}, &control);
+            {}, &control);
         EXPECT_EQ(number, 100) << "values are rank 0's";
         EXPECT_EQ(text, "rank 0");
-        EXPECT_EQ(report.unused, std::vector<std::string>{}) << "some rank asked for each";
       });
       for (const CutTensor& t : tensors) t.expect_equal();
     }
@@ -217,22 +217,6 @@ TEST(Reshard, AnyCutOfAnyNumberOfRanksLoadsUnderAnyOther) {
       EXPECT_EQ(std::memcmp(values.data(), t.whole.data(), t.whole.size()), 0);
     }
   }
-}
-
-TEST(Reshard, WhatNobodyAsksForIsListedWhereItIsWanted) {
-  const Scratch scratch;
-  run_control_ranks(2, [&](Control& control) {
-    const std::string own = "own/" + std::to_string(control.rank());
-    float value = 1.0f;
-    CheckpointStore store(scratch.path(), quick_options(), &control);
-    store.save(1, [&](StateVisitor& v) { v.tensor(GlobalSlice::whole(own, 1, 1, View(&value, DType::f32, {1}))); }, {});
-    store.wait(true);
-    for (const bool list : {true, false}) {
-      const LoadReport report = load_checkpoint(
-          scratch / "step_000001", [](StateVisitor&) {}, {.list_unused = list}, &control);
-      EXPECT_EQ(report.unused, list ? std::vector<std::string>({"own/0", "own/1"}) : std::vector<std::string>());
-    }
-  });
 }
 
 // Only what is asked for is read: a rank that asks for one corner does not touch the file of another.
@@ -251,11 +235,9 @@ TEST(Reshard, FilesThatHoldNothingOfInterestAreNotOpened) {
   for (const char* rank : {"0", "1", "3"})
     fs::remove(scratch / ("step_000001/rank" + std::string(rank) + "-00000.safetensors"));
   std::vector<float> out(6);
-  load_checkpoint(scratch / "step_000001",
-                  [&](StateVisitor& v) {
-                    v.tensor({"t", 8, 8, 4, 2, 1, 3, 0, View(out.data(), DType::f32, {6})});
-                  },
-                  {.verify = false});
+  load_checkpoint({scratch / "step_000001", read_manifest(scratch / "step_000001")}, [&](StateVisitor& v) {
+    v.tensor({"t", 8, 8, 4, 2, 1, 3, 0, View(out.data(), DType::f32, {6})});
+  });
   EXPECT_EQ(out, std::vector<float>(6, 1.0f));
 }
 
@@ -309,12 +291,12 @@ TEST(Reshard, SlowFillingIsNoHang) {
         Channel(std::make_unique<Communicator>(progress, std::vector<int>{0, 1}, 1, Site::kControl, nullptr)));
     ManyTensors filled{std::vector<float>(4)};
     LoadOptions options;
-    options.verify = false, options.meet_every = 1;
+    options.meet_every = 1;
     options.copy = [slow = control.rank() == 1](std::byte* to, const std::byte* from, size_t bytes) {
       if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       std::memcpy(to, from, bytes);
     };
-    load_checkpoint(scratch / "step_000001", filled.all(), options, &control);
+    load_checkpoint({scratch / "step_000001", read_manifest(scratch / "step_000001")}, filled.all(), options, &control);
     EXPECT_EQ(filled.values, saved.values);
   });
 }
@@ -328,12 +310,13 @@ TEST(Reshard, AnErrorOfOneRankEndsTheFillingOfAllWhereTheyMeetNext) {
   run_control_ranks(2, [&](Control& control) {
     ManyTensors own{std::vector<float>(4)};
     LoadOptions options;
-    options.verify = false, options.meet_every = 1;
+    options.meet_every = 1;
     options.copy = [&](std::byte*, const std::byte*, size_t) {
       if (control.rank() == 0) throw_io("injected");
       ++filled;
     };
-    errors.of(control, [&] { load_checkpoint(scratch / "step_000001", own.all(), options, &control); });
+    const std::string path = scratch / "step_000001";
+    errors.of(control, [&] { load_checkpoint({path, read_manifest(path)}, own.all(), options, &control); });
   });
   EXPECT_EQ(errors.common(), "74 injected");
   EXPECT_EQ(filled, 1);
@@ -379,7 +362,7 @@ TEST(Reshard, GenerationsWithoutRectanglesStillLoad) {
     for (CutTensor& t : tensors) t.cut(readers, random, false);
     run_control_ranks(readers, [&](Control& control) {
       load_checkpoint(
-          scratch / "step_000001",
+          {scratch / "step_000001", verify_checkpoint(scratch / "step_000001", &control)},
           [&](StateVisitor& v) {
             for (CutTensor& t : tensors) t.show_rank(control.rank(), v);
           },

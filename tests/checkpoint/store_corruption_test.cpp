@@ -51,9 +51,9 @@ TEST(StoreCorruption, TwoThousandFlippedBitsAreAllFound) {
       EXPECT_EQ(e.code(), ExitCode::kBadData);
     }
     if (round % 100 == 0) {
-      const LoadReport report = find_newest_valid(scratch.path());
+      const VerifiedCheckpoint report = find_newest_valid(scratch.path());
       EXPECT_EQ(report.manifest.step, 1);
-      load_checkpoint(report.path, loaded.visitor());
+      load_checkpoint(report, loaded.visitor());
       EXPECT_TRUE(loaded == old_state);
     }
     spill(file.string(), good[file]);
@@ -112,9 +112,10 @@ TEST(StoreCorruption, DamageAfterVerifyingIsFoundByLoading) {
   std::string bytes = slurp(shard);
   bytes.back() = static_cast<char>(bytes.back() ^ 4);
   spill(shard, bytes);
-  LoadOptions options;
-  options.verify = false;
-  EXPECT_EQ(error_of([&] { load_checkpoint(scratch / "step_000001", loaded.visitor(), options); }).code(),
+  const std::string path = scratch / "step_000001";
+  EXPECT_EQ(error_of([&] {
+              load_checkpoint({path, read_manifest(path)}, loaded.visitor());
+            }).code(),
             ExitCode::kBadData);
 }
 

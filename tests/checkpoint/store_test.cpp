@@ -58,7 +58,6 @@ TEST(Store, RandomStatesComeBackBitEqual) {
     EXPECT_TRUE(other == state);
     EXPECT_EQ(report->manifest.step, static_cast<int64_t>(seed));
     EXPECT_EQ(report->manifest.info["model"]["hidden"], 7);
-    EXPECT_TRUE(report->unused.empty());
     EXPECT_EQ(report->manifest.files.size() > 1, seed % 3 == 0);
   }
 }
@@ -131,7 +130,7 @@ TEST(Store, HolesBetweenSlicesAreNotSaved) {
   EXPECT_FALSE(store.newest().has_value());
 }
 
-TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
+TEST(Store, MissingAndDifferingNamesAreSaid) {
   const Scratch scratch;
   CheckpointStore store(scratch.path(), quick_options());
   std::vector<float> a(6, 1.0f), m(6, 2.0f);
@@ -165,7 +164,7 @@ TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
   std::vector<float> untouched(6, 9.0f);
   LoadOptions options;
   options.unwanted_prefixes = {"adam_m/", "adam_v/"};
-  const auto report = load_newest(
+  load_newest(
       store,
       [&](StateVisitor& v) {
         v.tensor(GlobalSlice::whole("model/a", 2, 3, View(out.data(), DType::f32, {2, 3})));
@@ -174,7 +173,6 @@ TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
       options);
   EXPECT_EQ(out, a);
   EXPECT_EQ(untouched, std::vector<float>(6, 9.0f));
-  EXPECT_EQ(report->unused, (std::vector<std::string>{"model/other", "count"}));
 }
 
 TEST(Store, ProgrammersMistakesAreChecks) {
@@ -221,9 +219,9 @@ TEST(Store, WritesTheCopyWhileTheStepGoesOn) {
   store.save(2, state.visitor(), {});
   store.wait();
   RandomState loaded(77);
-  load_checkpoint(scratch / "step_000001", loaded.visitor());
+  load_checkpoint({scratch / "step_000001", verify_checkpoint(scratch / "step_000001")}, loaded.visitor());
   EXPECT_TRUE(loaded == as_saved);
-  load_checkpoint(scratch / "step_000002", loaded.visitor());
+  load_checkpoint({scratch / "step_000002", verify_checkpoint(scratch / "step_000002")}, loaded.visitor());
   EXPECT_TRUE(loaded == state);
 }
 

@@ -492,7 +492,7 @@ TEST(OneBitAdam, MomentsThatBeginLateAreCorrectedByTheirAge) {
 
 // Such a checkpoint cannot say how many steps its moments have seen. It is refused by its path, with the way out.
 TEST(OneBitAdam, MomentsOfUnknownAgeAreRefused) {
-  LoadReport found;
+  VerifiedCheckpoint found;
   found.path = "runs/old/checkpoints/step_000040";
   found.manifest.integers = {{"progress/updates", 40}};
   refuse_uncounted_moments(found);  // no moments: nothing to refuse

@@ -1,8 +1,5 @@
-// Errors and lists agreed through the control site, see agreement.h.
+// Errors agreed through the control site, see agreement.h.
 #include "engine/run/checkpoint/agreement.h"
-
-#include <nlohmann/json.hpp>
-#include <set>
 
 #include "engine/base/core/program.h"
 #include "parallel/sites/control.h"
@@ -55,16 +52,6 @@ void on_rank_0(Control* control, const std::function<void()>& action) {
 
 std::string share_from_rank_0(Control* control, const std::string& text) {
   return ranks_of(control) == 1 ? text : control->share(text);
-}
-
-std::vector<std::string> common_to_all(Control* control, std::vector<std::string> words) {
-  if (ranks_of(control) == 1) return words;
-  const auto lists = control->collect(nlohmann::json(words).dump());
-  for (size_t r = 1; r < lists.size(); ++r) {
-    const auto other = nlohmann::json::parse(lists[r]).get<std::set<std::string>>();
-    std::erase_if(words, [&](const std::string& word) { return !other.contains(word); });
-  }
-  return nlohmann::json::parse(control->share(nlohmann::json(words).dump())).get<std::vector<std::string>>();
 }
 
 }  // namespace thinwire

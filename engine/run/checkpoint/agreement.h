@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 namespace thinwire {
 
@@ -28,8 +27,5 @@ void on_all_ranks(Control* control, uint64_t meet_every, const std::function<voi
 
 // Rank 0's text.
 std::string share_from_rank_0(Control* control, const std::string& text);
-
-// The words that every rank has in its list, in rank 0's order. Words are UTF-8.
-std::vector<std::string> common_to_all(Control* control, std::vector<std::string> words);
 
 }  // namespace thinwire

@@ -87,11 +87,8 @@ void show(const std::string& dir, bool as_json) {
 }
 
 void export_hf(const std::string& dir, const std::string& output, const std::string& format, const std::string& dtype) {
-  const LoadReport checkpoint = find_newest_valid(dir);
-  if (!checkpoint.manifest.info.is_object() || !checkpoint.manifest.info.contains("model")) {
-    throw_bad_data(checkpoint.path + ": its manifest has no model configuration");
-  }
-  const ModelConfig config = model_config_from_json(checkpoint.manifest.info["model"]);
+  const VerifiedCheckpoint checkpoint = find_newest_valid(dir);
+  const ModelConfig config = model_of(checkpoint);
   const ParamList params = list_parameters(config);
   const HfMapping mapping(config, params, format == "hf4" ? 4 : 5);
   const TensorReader read = open_tensors(checkpoint.path, checkpoint.manifest);

@@ -9,12 +9,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <tuple>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/checkpoint/stored_tensors.h"
 #include "engine/run/checkpoint/verify_files.h"
 #include "parallel/sites/control.h"
@@ -40,14 +40,13 @@ std::optional<int64_t> step_of(const std::string& name) {
 
 class FillState : public StateVisitor {
  public:
-  FillState(const std::string& dir, const Manifest& manifest, const LoadOptions& options, const GotOn& got_on)
-      : dir_(dir), manifest_(manifest), options_(options), stored_(dir, manifest, got_on) {}
+  FillState(const VerifiedCheckpoint& found, const LoadOptions& options, const GotOn& got_on)
+      : dir_(found.path), manifest_(found.manifest), options_(options), stored_(dir_, manifest_, got_on) {}
 
   void tensor(const GlobalSlice& slice) override {
     if (!wanted(slice.name)) return;
     const ManifestTensor* stored = stored_.find(slice.name);
     if (stored == nullptr) missing("tensor", slice.name);
-    asked_.insert(slice.name);
     const SlicePlace place = place_of(slice);
     TW_CHECK(place.is_possible(), slice.name, ": slice outside its tensor");
     const auto shape = [](int64_t rows, int64_t cols) { return std::to_string(rows) + " x " + std::to_string(cols); };
@@ -74,22 +73,6 @@ class FillState : public StateVisitor {
   void real(const std::string& name, double& value) override { scalar("real", manifest_.reals, name, value); }
   void text(const std::string& name, std::string& value) override { scalar("text", manifest_.texts, name, value); }
 
-  std::vector<std::string> unused() const {
-    std::vector<std::string> list;
-    const auto add = [&](const auto& stored) {
-      for (const auto& [name, value] : stored) {
-        if (wanted(name) && !asked_.contains(name)) list.push_back(name);
-      }
-    };
-    std::map<std::string, int> tensors;
-    for (const ManifestTensor& t : manifest_.tensors) tensors.emplace(t.name, 0);
-    add(tensors);
-    add(manifest_.integers);
-    add(manifest_.reals);
-    add(manifest_.texts);
-    return list;
-  }
-
  private:
   bool wanted(const std::string& name) const {
     return std::none_of(options_.unwanted_prefixes.begin(), options_.unwanted_prefixes.end(),
@@ -103,7 +86,6 @@ class FillState : public StateVisitor {
     if (!wanted(name)) return;
     const auto found = stored.find(name);
     if (found == stored.end()) missing(kind, name);
-    asked_.insert(name);
     value = found->second;
   }
 
@@ -111,7 +93,6 @@ class FillState : public StateVisitor {
   const Manifest& manifest_;
   const LoadOptions& options_;
   StoredTensors stored_;
-  std::set<std::string> asked_;
   std::vector<std::byte> scratch_;
 };
 
@@ -178,18 +159,19 @@ std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path) {
   throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)" + foreign);
 }
 
-LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& state, const LoadOptions& options,
-                           Control* control) {
-  LoadReport report{checkpoint_dir, {}, {}};
-  if (options.verify) report.manifest = verify_checkpoint(checkpoint_dir, control);
+ModelConfig model_of(const VerifiedCheckpoint& checkpoint) {
+  const nlohmann::json& info = checkpoint.manifest.info;
+  if (!info.is_object() || !info.contains("model"))
+    throw_bad_data(checkpoint.path + ": this checkpoint does not say which model it holds");
+  return model_config_from_json(info["model"]);
+}
+
+void load_checkpoint(const VerifiedCheckpoint& found, const VisitState& state, const LoadOptions& options,
+                     Control* control) {
   on_all_ranks(control, options.meet_every, [&](const GotOn& got_on) {
-    if (!options.verify) report.manifest = read_manifest(checkpoint_dir);
-    FillState filler(report.path, report.manifest, options, got_on);
+    FillState filler(found, options, got_on);
     state(filler);
-    if (options.list_unused) report.unused = filler.unused();
   });
-  if (options.list_unused) report.unused = common_to_all(control, std::move(report.unused));
-  return report;
 }
 
 TensorReader open_tensors(const std::string& checkpoint_dir, const Manifest& manifest) {

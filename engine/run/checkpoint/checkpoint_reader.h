@@ -15,6 +15,7 @@
 namespace thinwire {
 
 class Control;
+struct ModelConfig;
 using VisitState = std::function<void(StateVisitor&)>;
 
 // Directories `step_<number>` or `step_<number>-<again>` below `directory`, newest first: by the sequence number in the
@@ -41,30 +42,29 @@ Manifest verify_checkpoint(const std::string& checkpoint_dir, Control* control =
 std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path);
 
 struct LoadOptions {
-  // Stored names with these prefixes are not missed, and asked-for names with them keep their present values
-  // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/"). Integers, reals and texts alike.
+  // Asked-for names with these prefixes keep their present values (no_load_optim: "adam_m/", "adam_v/",
+  // "sgd_momentum/"). Integers, reals and texts alike.
   std::vector<std::string> unwanted_prefixes;
-  bool verify = true;                // verify_checkpoint first
   CopyBytes copy;                    // into device memory; default memcpy
   uint64_t meet_every = kMeetEvery;  // on_all_ranks, while the ranks fill their state
-  // False leaves LoadReport::unused empty. What no rank asks for is told from a list of each rank, and every rank lists
-  // the residuals of all others: with a thousand ranks rank 0 would have gigabytes to read.
-  bool list_unused = true;
 };
 
-struct LoadReport {
+// A checkpoint and what verify_checkpoint has returned of it.
+struct VerifiedCheckpoint {
   std::string path;
   Manifest manifest;
-  std::vector<std::string> unused;  // stored, wanted by no prefix rule, and never asked for by any rank
 };
+
+// The model whose weights it holds. Throws Error(kBadData) where it does not say so.
+ModelConfig model_of(const VerifiedCheckpoint& checkpoint);
 
 // Shows a filling visitor to `state`. Tensors match by name; rows, cols and dtype must be equal; the asked slice is put
 // together from all stored slices that intersect it, whatever their rectangles and ranges: only what is asked for is
 // read. Throws Error(kBadData) naming what is missing or differs; `state` may then be partly filled.
-// With `control`, a collective of its ranks (on the calling thread): they verify together, each rank fills its own
-// state (`state` holds no collectives), an error of one is thrown by all.
-LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& state, const LoadOptions& options = {},
-                           Control* control = nullptr);
+// With `control`, a collective of its ranks (on the calling thread): each rank fills its own state (`state` holds no
+// collectives), an error of one is thrown by all.
+void load_checkpoint(const VerifiedCheckpoint& found, const VisitState& state, const LoadOptions& options = {},
+                     Control* control = nullptr);
 
 // Opens files as they are needed; each call gives one whole tensor as floats (stored as F32), assembled from its
 // slices, for export and inspection. Throws Error(kBadData) for absent names.

@@ -54,8 +54,8 @@ std::string tame(std::string text) {
 
 // The newest that verifies, of those that `list` finds on rank 0, newest first; `what` is where they were looked for.
 // nullopt: there are none at all.
-std::optional<LoadReport> first_valid(Control* control, const std::string& what,
-                                      const std::function<std::vector<FoundCheckpoint>()>& list) {
+std::optional<VerifiedCheckpoint> first_valid(Control* control, const std::string& what,
+                                              const std::function<std::vector<FoundCheckpoint>()>& list) {
   std::string paths;  // each ends in a zero byte
   on_rank_0(control, [&] {
     for (const FoundCheckpoint& checkpoint : list()) paths.append(checkpoint.path).push_back('\0');
@@ -66,7 +66,7 @@ std::optional<LoadReport> first_valid(Control* control, const std::string& what,
     end = paths.find('\0', at);
     const std::string path = paths.substr(at, end - at);
     try {
-      return LoadReport{path, verify_checkpoint(path, control), {}};
+      return VerifiedCheckpoint{path, verify_checkpoint(path, control)};
     } catch (const Error& e) {
       if (e.code() != ExitCode::kBadData) throw;  // not the checkpoint's fault
       refused.push_back(e.what());
@@ -415,14 +415,14 @@ void CheckpointStore::prune() {
   }
 }
 
-std::optional<LoadReport> CheckpointStore::newest() {
+std::optional<VerifiedCheckpoint> CheckpointStore::newest() {
   wait();
   auto report = first_valid(control_, directory_, [this] { return list_checkpoints(directory_); });
   if (report) verified_.insert(fs::path(report->path).filename().string());
   return report;
 }
 
-LoadReport find_newest_valid(const std::string& path, Control* control) {
+VerifiedCheckpoint find_newest_valid(const std::string& path, Control* control) {
   return first_valid(control, path, [&] { return resolve_checkpoint_path(path); }).value();
 }
 

@@ -78,7 +78,7 @@ class CheckpointStore {
   // The newest checkpoint that verifies completely (each rank reads a share of its files); why newer ones were refused
   // is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some
   // and none verifies: never a silent start from scratch.
-  std::optional<LoadReport> newest();
+  std::optional<VerifiedCheckpoint> newest();
 
   const std::string& directory() const { return directory_; }
   const RunLock& lock() const { return *lock_; }  // rank 0 only
@@ -131,6 +131,6 @@ class CheckpointStore {
 // For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
 // checkpoint that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 lists which
 // there are, all verify.
-LoadReport find_newest_valid(const std::string& path, Control* control = nullptr);
+VerifiedCheckpoint find_newest_valid(const std::string& path, Control* control = nullptr);
 
 }  // namespace thinwire

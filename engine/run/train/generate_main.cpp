@@ -13,7 +13,6 @@
 #include "engine/base/core/log.h"
 #include "engine/base/core/philox.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
-#include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/replica.h"
@@ -71,7 +70,7 @@ struct Options {
 // A decoder with the weights of a verified checkpoint, and room for `capacity` tokens.
 class Model {
  public:
-  Model(const LoadReport& found, const ModelConfig& config, int64_t capacity, const Options& o)
+  Model(const VerifiedCheckpoint& found, const ModelConfig& config, int64_t capacity, const Options& o)
       : config_(config),
         backend_(open_backend(o.device, 0)),
         stream_(backend_.device->make_stream()),
@@ -82,15 +81,13 @@ class Model {
         decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, backend_.device.get(),
                  stream_.get()) {
     LoadOptions options;
-    options.verify = false;  // find_newest_valid has read every byte
     if (backend_.device->memory_total() > 0) {
       options.copy = [this](std::byte* to, const std::byte* from, size_t bytes) {
         backend_.device->copy_at_rest(to, from, bytes);
       };
     }
-    options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
     load_checkpoint(
-        found.path, [&](StateVisitor& v) { store_.visit(v, "model/", {}, false); }, options);
+        found, [&](StateVisitor& v) { store_.visit(v, "model/", {}, false); }, options);
     store_.refresh_working(exec_);
     host_.resize(static_cast<size_t>(config_.padded_vocab));
     tokens_ = arena_.take(MemoryCategory::kData, DType::i32, {256});
@@ -129,12 +126,10 @@ class Model {
 
 int run(const Options& o) {
   if (o.device != "cpu") open_backend(o.device, 0);  // the device is checked before the data
-  const LoadReport found = find_newest_valid(o.load);
-  const nlohmann::json& info = found.manifest.info;
-  if (!info.contains("model")) throw_bad_data(found.path + ": this checkpoint does not say which model it holds");
-  const ModelConfig config = model_config_from_json(info.at("model"));
+  const VerifiedCheckpoint found = find_newest_valid(o.load);
+  const ModelConfig config = model_of(found);
   std::string spec = o.tokenizer;
-  if (spec.empty()) spec = info.value("tokenizer", "");
+  if (spec.empty()) spec = found.manifest.info.value("tokenizer", "");
   if (spec.empty()) {
     if (config.vocab > 257) {
       throw_usage("generate: the checkpoint names no tokenizer; add --tokenizer bpe:FILE or sentencepiece:FILE");

@@ -39,7 +39,6 @@ StoreOptions store_options(const RunConfig& run, FaultPlan& faults) {
   return options;
 }
 
-constexpr const char* kOptimizerPrefixes[] = {"adam_m/", "adam_v/", "sgd_momentum/"};
 constexpr const char* kPathKeys[] = {"data_path", "train_data_paths", "valid_data_paths", "test_data_paths"};
 
 // As many prefixes in both, with the same weights between them ("0.3 a 0.7 b", or a list of such).
@@ -155,7 +154,7 @@ nlohmann::json RunSession::checkpoint_info() const {
 }
 
 std::optional<std::array<double, 3>> RunSession::measured_costs(const std::string& origin) const {
-  const std::optional<LoadReport> found = store_->newest();
+  const std::optional<VerifiedCheckpoint> found = store_->newest();
   if (!found) return std::nullopt;
   const nlohmann::json stored = found->manifest.info.value("measured_costs", nlohmann::json());
   if (stored.is_null() || stored.at("origin") != origin) return std::nullopt;
@@ -183,7 +182,7 @@ VisitState RunState::visit(bool writer_only) const {
   };
 }
 
-void RunSession::refuse_other_model(const LoadReport& found) const {
+void RunSession::refuse_other_model(const VerifiedCheckpoint& found) const {
   const nlohmann::json& info = found.manifest.info;
   if (!info.contains("config")) return;
   const std::string data = info.value("data", "");
@@ -209,7 +208,7 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
 }
 
 // Not refused: whoever trains longer than planned may well do so over the data once more.
-void RunSession::warn_of_other_order(const LoadReport& found) const {
+void RunSession::warn_of_other_order(const VerifiedCheckpoint& found) const {
   const nlohmann::json before = found.manifest.info.value("data_order", nlohmann::json::object());
   std::string text;
   for (const auto& [split, order] : order_.items()) {
@@ -225,7 +224,6 @@ void RunSession::warn_of_other_order(const LoadReport& found) const {
 
 LoadOptions RunSession::load_options() {
   LoadOptions options;
-  options.verify = options.list_unused = false;
   if (device_->memory_total() > 0) options.copy = copy_state();
   return options;
 }
@@ -233,7 +231,7 @@ LoadOptions RunSession::load_options() {
 bool RunSession::load_from(const std::string& path, const RunState& state) {
   const RunConfig& run = config_.run;
   bool replica_loaded = false;
-  LoadReport found = find_newest_valid(path, &job_.control());
+  VerifiedCheckpoint found = find_newest_valid(path, &job_.control());
   if (!run.finetune && found.manifest.info.contains("imported_from")) {
     throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
   }
@@ -242,26 +240,13 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
     warn_of_other_order(found);
   }
   LoadOptions options = load_options();
-  if (run.finetune || run.no_load_optim)
-    options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
-    // Its own states are each rank's alone, and as many as there are ranks: they are not listed.
-    options.list_unused = true;
-    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(),
-                                     {"progress/", "loss_scaler/", "spike/", "coding/", "replica/", "revision/"});
-    const nlohmann::json& info = found.manifest.info;
-    if (info.contains("model"))
-      require_same_model(found.path, model_config_from_json(info.at("model")), run.model, true);
-    const LoadReport report = load_checkpoint(
-        found.path, [&](StateVisitor& v) { state.replica.visit_weights(v, false); }, options, &job_.control());
-    for (const std::string& name : report.unused) {
-      if (name.starts_with("model/"))
-        throw_bad_config(found.path + ": this model has no place for the tensor \"" + name +
-                         "\" of the checkpoint: its model keys must be those of the checkpoint");
-    }
+    require_same_model(found.path, model_of(found), run.model, true);
+    load_checkpoint(
+        found, [&](StateVisitor& v) { state.replica.visit_weights(v, false); }, options, &job_.control());
   } else {
     if (run.no_load_optim) {
-      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/", "spike/"});
+      options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/", "coding/", "replica/", "revision/", "spike/"};
     } else {
       replica_loaded = take_state(found, state.replica, options);
     }
@@ -301,7 +286,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) order_[name_of(split)] = stream.order(split);
   cut_ = cut_of(replica, config_);
   device_ = &replica.device();
-  const std::optional<LoadReport> found = store_->newest();
+  const std::optional<VerifiedCheckpoint> found = store_->newest();
   bool replica_loaded = false;
   job_.agree([&] {
     if (found) {

@@ -23,7 +23,7 @@
 namespace thinwire {
 
 // Refuses (78) a checkpoint that was written before Adam's moments said how many steps they have seen.
-void refuse_uncounted_moments(const LoadReport& found);
+void refuse_uncounted_moments(const VerifiedCheckpoint& found);
 
 // Fills in skipped_samples for older checkpoints, which lack it: the consumed samples beyond those of the first
 // `updates` steps, so that the schedule goes on from where it stood.
@@ -93,15 +93,15 @@ class RunSession {
   bool same_rules(const nlohmann::json& info) const;
   // A line of metrics.jsonl: of an evaluation of that split, or of a step where it is nullptr.
   bool finds_line(int64_t step, const char* split) const;
-  void refuse_other_model(const LoadReport& found) const;
-  void warn_of_other_order(const LoadReport& found) const;
+  void refuse_other_model(const VerifiedCheckpoint& found) const;
+  void warn_of_other_order(const VerifiedCheckpoint& found) const;
   LoadOptions load_options();  // of a checkpoint that has been verified
-  bool take_state(const LoadReport& found, Replica& replica, LoadOptions& options);
-  void load_state(const LoadReport& found, const RunState& state, LoadOptions& options);
+  bool take_state(const VerifiedCheckpoint& found, Replica& replica, LoadOptions& options);
+  void load_state(const VerifiedCheckpoint& found, const RunState& state, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   // After the load that take_compression_state has prepared, where only the number of data ranks has changed.
-  void adopt_residuals(const LoadReport& found, Replica& replica);
+  void adopt_residuals(const VerifiedCheckpoint& found, Replica& replica);
   // Returns what take_compression_state does.
   bool load_from(const std::string& path, const RunState& state);
   void import_weights(Replica& replica);

@@ -44,7 +44,7 @@ class StoredLookup final : public StateVisitor {
 
 }  // namespace
 
-void refuse_uncounted_moments(const LoadReport& found) {
+void refuse_uncounted_moments(const VerifiedCheckpoint& found) {
   const Manifest& manifest = found.manifest;
   if (manifest.integers.contains("adam_m/updates") || manifest.integers.contains("adam_v/updates")) return;
   if (!stores(manifest, "adam_m/")) return;
@@ -59,14 +59,14 @@ void complete_progress(const Manifest& manifest, const DataConfig& data, TrainPr
   progress.skipped_samples = std::max<int64_t>(0, progress.consumed_samples - samples_after(data, progress.updates));
 }
 
-void RunSession::load_state(const LoadReport& found, const RunState& state, LoadOptions& options) {
+void RunSession::load_state(const VerifiedCheckpoint& found, const RunState& state, LoadOptions& options) {
   if (!found.manifest.integers.contains(kSkippedSamples)) options.unwanted_prefixes.push_back(kSkippedSamples);
-  load_checkpoint(found.path, state.visit(false), options, &job_.control());
+  load_checkpoint(found, state.visit(false), options, &job_.control());
   complete_progress(found.manifest, config_.run.data, state.progress);
 }
 
 // Excludes from the load what the checkpoint lacks or this run cannot use. Returns what take_compression_state() does.
-bool RunSession::take_state(const LoadReport& found, Replica& replica, LoadOptions& options) {
+bool RunSession::take_state(const VerifiedCheckpoint& found, Replica& replica, LoadOptions& options) {
   take_momentum(found.manifest, options);
   if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
   return take_compression_state(found.manifest, replica, options);
@@ -128,7 +128,7 @@ int64_t RunSession::other_data_ranks(const nlohmann::json& info) const {
   return here == info.at("layout") ? data : 0;
 }
 
-void RunSession::adopt_residuals(const LoadReport& found, Replica& replica) {
+void RunSession::adopt_residuals(const VerifiedCheckpoint& found, Replica& replica) {
   const int64_t before = other_data_ranks(found.manifest.info);
   if (before == 0 || replica.mesh() == nullptr) return;
   AdoptedStates done;

@@ -37,7 +37,7 @@ inline void run_control_ranks(int size, const std::function<void(Control&)>& bod
 inline std::optional<VerifiedCheckpoint> load_newest(CheckpointStore& store, Control& control,
                                                      const VisitState& state) {
   const auto found = store.newest();
-  if (found) load_checkpoint(*found, state, {}, &control);
+  if (found) load_checkpoint(*found, state, {}, control);
   return found;
 }
 

@@ -87,7 +87,7 @@ TEST(RanksStore, AnErrorAtAnySavePointOfAnyRankIsTheErrorOfAll) {
             struck = true;
             throw_io("injected");
           };
-          CheckpointStore store(scratch.path(), options, &control);
+          CheckpointStore store(scratch.path(), options, control);
           store.save(1, before.of(rank), {});
           store.wait();
           control.barrier();
@@ -147,7 +147,7 @@ TEST(RanksStore, AllRanksKilledAtAnySavePointOfAny) {
           options.fault = [&, rank](std::string_view at) {
             if (step == 3 && rank == victim && at == point) ::kill(::getpid(), SIGKILL);
           };
-          CheckpointStore store(scratch.path(), options, &control);
+          CheckpointStore store(scratch.path(), options, control);
           for (step = 1; step <= 3; ++step) {
             store.save(step, (step < 3 ? before : after).of(rank), {});
             store.wait();
@@ -169,7 +169,7 @@ TEST(RanksStore, AllRanksKilledAtAnySavePointOfAny) {
       // The next life, of another size, cleans up and goes on.
       run_control_ranks(2, [&](Control& control) {
         Columns next(2, 5);
-        CheckpointStore store(scratch.path(), quick_options(true), &control);
+        CheckpointStore store(scratch.path(), quick_options(true), control);
         if (control.rank() == 0) {
           EXPECT_FALSE(has_leftovers(scratch.path())) << point;
         }
@@ -192,7 +192,7 @@ TEST(RanksStore, FailedSavesAreCountedAlike) {
     options.fault = [&](std::string_view at) {
       if (broken && control.rank() == 1 && at == "save.mid_shard") throw_io("no space left");
     };
-    CheckpointStore store(scratch.path(), options, &control);
+    CheckpointStore store(scratch.path(), options, control);
     const auto save = [&](int64_t step) {
       store.save(step, state.of(control.rank()), {});
       store.wait();
@@ -234,7 +234,7 @@ TEST(RanksStore, AFailureThatLeavesNoNoteIsHeardAtTheNextMeeting) {
       }
       throw_io("quota");
     };
-    CheckpointStore store(scratch.path(), options, &control);
+    CheckpointStore store(scratch.path(), options, control);
     errors.of(control, [&] {
       store.save(1, state.of(control.rank()), {});
       store.wait();
@@ -258,7 +258,7 @@ TEST(RanksStore, AMissingPartIsAnErrorThatNamesItsRanks) {
       if (late && (rank == 1 || rank == 3) && at == "save.before_manifest")
         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     };
-    CheckpointStore store(scratch.path(), options, &control);
+    CheckpointStore store(scratch.path(), options, control);
     store.save(1, state.of(rank), {});
     store.wait();
     late = true;
@@ -300,7 +300,7 @@ TEST(RanksStore, TornShardsAreFound) {
           spill(path, bytes);
         }
       };
-      CheckpointStore store(scratch.path(), options, &control);
+      CheckpointStore store(scratch.path(), options, control);
       for (step = 1; step <= 2; ++step) {
         errors.of(control, [&] {
           store.save(step, state.of(control.rank()), {});
@@ -324,7 +324,7 @@ TEST(RanksStore, SlicesThatDoNotMakeWholeTensorsAreACheckOnAllRanks) {
     run_control_ranks(3, [&](Control& control) {
       std::vector<float> values(12, 1.0f);
       const int64_t from = control.rank() * 2 + (control.rank() == 2 ? (overlap ? -1 : 1) : 0);
-      CheckpointStore store(scratch.path(), quick_options(true), &control);
+      CheckpointStore store(scratch.path(), quick_options(true), control);
       errors.of(control, [&] {
         store.save(1,
                    [&](StateVisitor& v) {
@@ -350,7 +350,7 @@ TEST(RanksStore, OneRanksErrorWhileLoadingIsTheErrorOfAll) {
   run_control_ranks(3, [&](Control& control) {
     Columns state(3, 1);
     const int rank = control.rank();
-    CheckpointStore store(scratch.path(), quick_options(), &control);
+    CheckpointStore store(scratch.path(), quick_options(), control);
     store.save(1, state.of(rank), {});
     std::vector<float> out(9);
     missing.of(control, [&] {
@@ -389,7 +389,7 @@ TEST(RanksStore, DirectoriesThatAreNotSharedAreRefusedByName) {
     errors.of(control, [&] {
       StoreOptions options = quick_options();
       options.peer_seconds = 0.5;
-      CheckpointStore store(control.rank() == 2 ? other.path() : scratch.path(), options, &control);
+      CheckpointStore store(control.rank() == 2 ? other.path() : scratch.path(), options, control);
     });
   });
   EXPECT_TRUE(errors.common().starts_with("74 rank 2: " + other.path())) << errors.common();
@@ -401,7 +401,7 @@ TEST(RanksStore, ALockedDirectoryIsBusyForAllRanks) {
   const CheckpointStore holder(scratch.path(), quick_options());
   Errors errors(2);
   run_control_ranks(2, [&](Control& control) {
-    errors.of(control, [&] { CheckpointStore store(scratch.path(), quick_options(), &control); });
+    errors.of(control, [&] { CheckpointStore store(scratch.path(), quick_options(), control); });
   });
   EXPECT_TRUE(errors.common().starts_with("73 ")) << errors.common();
   EXPECT_NE(errors.common().find("in use by"), std::string::npos) << errors.common();
@@ -412,13 +412,13 @@ TEST(RanksStore, CorruptNewestFallsBackOnAllRanksAndNoneGoodIsAnError) {
   Errors errors(2);
   run_control_ranks(2, [&](Control& control) {
     Columns one(2, 1), two(2, 2);
-    CheckpointStore store(scratch.path(), quick_options(), &control);
+    CheckpointStore store(scratch.path(), quick_options(), control);
     store.save(1, one.of(control.rank()), {});
     store.save(2, two.of(control.rank()), {});
     if (control.rank() == 0) fs::remove(scratch / "step_000002/rank1-00000.safetensors");
     control.barrier();
     EXPECT_EQ(store.newest()->path, scratch / "step_000001");
-    EXPECT_EQ(find_newest_valid(scratch.path(), &control).manifest.step, 1);
+    EXPECT_EQ(find_newest_valid(scratch.path(), control).manifest.step, 1);
     control.barrier();
     if (control.rank() == 1) fs::resize_file(scratch / "step_000001/manifest.json", 9);
     control.barrier();
@@ -452,13 +452,13 @@ TEST(RanksStore, VerifyingIsEverybodysWork) {
   };
   run_control_ranks(kRanks, [&](Control& control) {
     const size_t rank = static_cast<size_t>(control.rank());
-    CheckpointStore store(scratch.path(), quick_options(true), &control);
+    CheckpointStore store(scratch.path(), quick_options(true), control);
     store.save(1, state(control.rank()), {});
     store.wait();
     const uint64_t before = bytes_read();
     EXPECT_EQ(store.newest()->manifest.step, 1);
     const uint64_t between = bytes_read();
-    EXPECT_EQ(find_newest_valid(scratch.path(), &control).manifest.step, 1);
+    EXPECT_EQ(find_newest_valid(scratch.path(), control).manifest.step, 1);
     seen[rank] = between - before, by_path[rank] = bytes_read() - between;
   });
   for (const auto& list : {seen, by_path}) {
@@ -489,7 +489,7 @@ TEST(RanksStore, SlowStorageIsNoHang) {
           if (std::find(first, std::end(kSavePoints), at) != std::end(kSavePoints)) std::this_thread::sleep_for(nap);
         };
       }
-      CheckpointStore store(scratch.path(), options, &control);
+      CheckpointStore store(scratch.path(), options, control);
       const auto start = std::chrono::steady_clock::now();
       store.save(1, columns.of(control.rank()), {});
       store.wait(true);
@@ -524,7 +524,7 @@ TEST(RanksStore, EachRankReadsBackItsOwnFiles) {
           }
         };
       }
-      CheckpointStore store(scratch.path(), options, &control);
+      CheckpointStore store(scratch.path(), options, control);
       store.save(1, state.of(control.rank()), {});
       store.wait();
       armed = true;
@@ -556,7 +556,7 @@ TEST(RanksStore, TheStepGoesOnWhileAllRanksWrite) {
     options.fault = [&](std::string_view at) {
       while (at == "save.before_shard" && !go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
-    CheckpointStore store(scratch.path(), options, &control);
+    CheckpointStore store(scratch.path(), options, control);
     store.save(1, state.of(control.rank()), {});
     EXPECT_TRUE(list_checkpoints(scratch.path()).empty());
     state = Columns(3, 77);

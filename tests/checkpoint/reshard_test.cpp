@@ -168,7 +168,7 @@ TEST(Reshard, AnyCutOfAnyNumberOfRanksLoadsUnderAnyOther) {
     run_control_ranks(writers, [&](Control& control) {
       StoreOptions options = quick_options(writers % 2 == 0);
       options.shard_bytes = writers % 3 == 0 ? 3000 : uint64_t{4} << 30;
-      CheckpointStore store(scratch.path(), options, &control);
+      CheckpointStore store(scratch.path(), options, control);
       EXPECT_FALSE(store.newest().has_value());
       int64_t number = 100 + control.rank();
       std::string text = "rank " + std::to_string(control.rank());
@@ -198,13 +198,13 @@ TEST(Reshard, AnyCutOfAnyNumberOfRanksLoadsUnderAnyOther) {
         std::string text;
         const std::string path = scratch / "step_000007";
         load_checkpoint(
-            {path, round == 0 ? verify_checkpoint(path, &control) : manifest},
+            {path, round == 0 ? verify_checkpoint(path, control) : manifest},
             [&](StateVisitor& v) {
               for (CutTensor& t : tensors) t.show_rank(control.rank(), v);
               v.integer("number", number);
               v.text("text", text);
             },
-            {}, &control);
+            {}, control);
         EXPECT_EQ(number, 100) << "values are rank 0's";
         EXPECT_EQ(text, "rank 0");
       });
@@ -224,7 +224,7 @@ TEST(Reshard, FilesThatHoldNothingOfInterestAreNotOpened) {
   const Scratch scratch;
   std::vector<float> values(64, 1.0f);
   run_control_ranks(4, [&](Control& control) {
-    CheckpointStore store(scratch.path(), quick_options(), &control);
+    CheckpointStore store(scratch.path(), quick_options(), control);
     const int r = control.rank();
     store.save(1,
                [&](StateVisitor& v) {
@@ -296,7 +296,7 @@ TEST(Reshard, SlowFillingIsNoHang) {
       if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       std::memcpy(to, from, bytes);
     };
-    load_checkpoint({scratch / "step_000001", read_manifest(scratch / "step_000001")}, filled.all(), options, &control);
+    load_checkpoint({scratch / "step_000001", read_manifest(scratch / "step_000001")}, filled.all(), options, control);
     EXPECT_EQ(filled.values, saved.values);
   });
 }
@@ -316,7 +316,7 @@ TEST(Reshard, AnErrorOfOneRankEndsTheFillingOfAllWhereTheyMeetNext) {
       ++filled;
     };
     const std::string path = scratch / "step_000001";
-    errors.of(control, [&] { load_checkpoint({path, read_manifest(path)}, own.all(), options, &control); });
+    errors.of(control, [&] { load_checkpoint({path, read_manifest(path)}, own.all(), options, control); });
   });
   EXPECT_EQ(errors.common(), "74 injected");
   EXPECT_EQ(filled, 1);
@@ -362,11 +362,11 @@ TEST(Reshard, GenerationsWithoutRectanglesStillLoad) {
     for (CutTensor& t : tensors) t.cut(readers, random, false);
     run_control_ranks(readers, [&](Control& control) {
       load_checkpoint(
-          {scratch / "step_000001", verify_checkpoint(scratch / "step_000001", &control)},
+          {scratch / "step_000001", verify_checkpoint(scratch / "step_000001", control)},
           [&](StateVisitor& v) {
             for (CutTensor& t : tensors) t.show_rank(control.rank(), v);
           },
-          {}, &control);
+          {}, control);
     });
     for (const CutTensor& t : tensors) t.expect_equal();
   }

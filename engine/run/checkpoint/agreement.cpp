@@ -6,22 +6,19 @@
 
 namespace thinwire {
 
-int ranks_of(const Control* control) {
-  return control == nullptr ? 1 : control->size();
+Control& one_rank() {
+  static Control control;
+  return control;
 }
 
-bool is_rank_0(const Control* control) {
-  return control == nullptr || control->rank() == 0;
-}
-
-void on_all_ranks(Control* control, const std::function<void()>& action) {
-  if (ranks_of(control) == 1) return action();
+void on_all_ranks(Control& control, const std::function<void()>& action) {
+  if (control.size() == 1) return action();
   const Failure failure = failure_of(action);
-  control->agree_on_error(failure.code, failure.message);
+  control.agree_on_error(failure.code, failure.message);
 }
 
-void on_all_ranks(Control* control, uint64_t meet_every, const std::function<void(const GotOn&)>& action) {
-  if (ranks_of(control) == 1) return action([](uint64_t) {});
+void on_all_ranks(Control& control, uint64_t meet_every, const std::function<void(const GotOn&)>& action) {
+  if (control.size() == 1) return action([](uint64_t) {});
   // What a rank says where all meet; the largest is what all hear.
   constexpr int64_t kDone = 0, kGoesOn = 1, kFailed = 2;
   struct OtherFailed {};
@@ -31,7 +28,7 @@ void on_all_ranks(Control* control, uint64_t meet_every, const std::function<voi
     since += bytes;
     if (since < meet_every) return;
     since = 0;
-    heard = control->agree_max(kGoesOn);
+    heard = control.agree_max(kGoesOn);
     if (heard == kFailed) throw OtherFailed();
   };
   const Failure failure = failure_of([&] {
@@ -40,18 +37,14 @@ void on_all_ranks(Control* control, uint64_t meet_every, const std::function<voi
     } catch (const OtherFailed&) {
     }
   });
-  while (heard == kGoesOn) heard = control->agree_max(failure.code == 0 ? kDone : kFailed);
-  control->agree_on_error(failure.code, failure.message);
+  while (heard == kGoesOn) heard = control.agree_max(failure.code == 0 ? kDone : kFailed);
+  control.agree_on_error(failure.code, failure.message);
 }
 
-void on_rank_0(Control* control, const std::function<void()>& action) {
+void on_rank_0(Control& control, const std::function<void()>& action) {
   on_all_ranks(control, [&] {
-    if (is_rank_0(control)) action();
+    if (control.rank() == 0) action();
   });
-}
-
-std::string share_from_rank_0(Control* control, const std::string& text) {
-  return ranks_of(control) == 1 ? text : control->share(text);
 }
 
 }  // namespace thinwire

@@ -121,11 +121,11 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory) {
   return found;
 }
 
-Manifest verify_checkpoint(const std::string& checkpoint_dir, Control* control, const std::function<void()>& progress) {
+Manifest verify_checkpoint(const std::string& checkpoint_dir, Control& control, const std::function<void()>& progress) {
   Manifest manifest;
   on_all_ranks(control, [&] { manifest = read_manifest(checkpoint_dir); });
   on_all_ranks(control, kMeetEvery, [&](const GotOn& got_on) {
-    VerifyFiles share(checkpoint_dir, manifest, control == nullptr ? 0 : control->rank(), ranks_of(control));
+    VerifyFiles share(checkpoint_dir, manifest, control.rank(), control.size());
     while (!share.done()) {
       share.advance(kMeetEvery);
       if (progress) progress();
@@ -167,7 +167,7 @@ ModelConfig model_of(const VerifiedCheckpoint& checkpoint) {
 }
 
 void load_checkpoint(const VerifiedCheckpoint& found, const VisitState& state, const LoadOptions& options,
-                     Control* control) {
+                     Control& control) {
   on_all_ranks(control, options.meet_every, [&](const GotOn& got_on) {
     FillState filler(found, options, got_on);
     state(filler);

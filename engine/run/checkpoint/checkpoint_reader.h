@@ -14,7 +14,6 @@
 
 namespace thinwire {
 
-class Control;
 struct ModelConfig;
 using VisitState = std::function<void(StateVisitor&)>;
 
@@ -32,9 +31,9 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory);
 // Reads every byte of the checkpoint: manifest checksum, size and XXH3-128 of each file, each file a valid safetensors
 // file that holds exactly the tensors of the manifest with their types and sizes. Throws Error(kBadData) at the first
 // fault, naming file, expected and found. Returns the manifest.
-// With `control` a collective: each rank reads a share of the files, and a fault that one finds is the Error of all.
+// A collective of `control`: each rank reads a share of the files, and a fault that one finds is the Error of all.
 // `progress` is called after every 256 MiB of a share.
-Manifest verify_checkpoint(const std::string& checkpoint_dir, Control* control = nullptr,
+Manifest verify_checkpoint(const std::string& checkpoint_dir, Control& control = one_rank(),
                            const std::function<void()>& progress = {});
 
 // What a user may name: a checkpoint itself, a directory of checkpoints, or a run directory with `checkpoints/` in it.
@@ -61,10 +60,10 @@ ModelConfig model_of(const VerifiedCheckpoint& checkpoint);
 // Shows a filling visitor to `state`. Tensors match by name; rows, cols and dtype must be equal; the asked slice is put
 // together from all stored slices that intersect it, whatever their rectangles and ranges: only what is asked for is
 // read. Throws Error(kBadData) naming what is missing or differs; `state` may then be partly filled.
-// With `control`, a collective of its ranks (on the calling thread): each rank fills its own state (`state` holds no
+// A collective of `control`, on the calling thread: each rank fills its own state (`state` holds no
 // collectives), an error of one is thrown by all.
 void load_checkpoint(const VerifiedCheckpoint& found, const VisitState& state, const LoadOptions& options = {},
-                     Control* control = nullptr);
+                     Control& control = one_rank());
 
 // Opens files as they are needed; each call gives one whole tensor as floats (stored as F32), assembled from its
 // slices, for export and inspection. Throws Error(kBadData) for absent names.

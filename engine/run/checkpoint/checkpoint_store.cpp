@@ -54,13 +54,13 @@ std::string tame(std::string text) {
 
 // The newest that verifies, of those that `list` finds on rank 0, newest first; `what` is where they were looked for.
 // nullopt: there are none at all.
-std::optional<VerifiedCheckpoint> first_valid(Control* control, const std::string& what,
+std::optional<VerifiedCheckpoint> first_valid(Control& control, const std::string& what,
                                               const std::function<std::vector<FoundCheckpoint>()>& list) {
   std::string paths;  // each ends in a zero byte
   on_rank_0(control, [&] {
     for (const FoundCheckpoint& checkpoint : list()) paths.append(checkpoint.path).push_back('\0');
   });
-  paths = share_from_rank_0(control, paths);
+  paths = control.share(paths);
   std::vector<std::string> refused;
   for (size_t at = 0, end = 0; at < paths.size(); at = end + 1) {
     end = paths.find('\0', at);
@@ -70,7 +70,7 @@ std::optional<VerifiedCheckpoint> first_valid(Control* control, const std::strin
     } catch (const Error& e) {
       if (e.code() != ExitCode::kBadData) throw;  // not the checkpoint's fault
       refused.push_back(e.what());
-      if (is_rank_0(control)) log_warning("warning: checkpoint " + path + " refused: " + e.what());
+      if (control.rank() == 0) log_warning("warning: checkpoint " + path + " refused: " + e.what());
     }
   }
   if (!refused.empty()) on_all_ranks(control, [&] { throw_none_valid(what, refused); });
@@ -79,12 +79,12 @@ std::optional<VerifiedCheckpoint> first_valid(Control* control, const std::strin
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(const std::string& directory, StoreOptions options, Control* control)
+CheckpointStore::CheckpointStore(const std::string& directory, StoreOptions options, Control& control)
     : directory_(directory),
       options_(std::move(options)),
       control_(control),
-      rank_(control == nullptr ? 0 : control->rank()),
-      ranks_(ranks_of(control)),
+      rank_(control.rank()),
+      ranks_(control.size()),
       staged_(options_.copy) {
   while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
   on_rank_0(control_, [&] {
@@ -111,7 +111,7 @@ void CheckpointStore::remove_leftovers() {
 
 // The lease that rank 0 has just written must be there for everybody: else ranks would fill directories of their own.
 void CheckpointStore::require_shared_directory() {
-  const std::string token = share_from_rank_0(control_, lock_ ? lock_->token() : "");
+  const std::string token = control_.share(lock_ ? lock_->token() : "");
   on_all_ranks(control_, [&] {
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
                                              std::min(options_.peer_seconds, kSeeSeconds)));
@@ -159,7 +159,7 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
     point("save.after_copy");
   });
   if (rank_ == 0) outcome_ = attempt([&] { return make_temporary(step); });
-  outcome_ = Outcome::from_text(share_from_rank_0(control_, outcome_.to_text()));
+  outcome_ = Outcome::from_text(control_.share(outcome_.to_text()));
   if (outcome_.code != 0) {
     pending_ = Pending::kFailed;
   } else {
@@ -237,22 +237,22 @@ CheckpointStore::Outcome CheckpointStore::join() {
   }
   uint64_t seen = signs_;
   for (bool parts_written = false; !parts_written;)
-    parts_written = control_->agree_max(rank_ == 0 || written_or_got_on(seen) ? 0 : 1) == 0;
+    parts_written = control_.agree_max(rank_ == 0 || written_or_got_on(seen) ? 0 : 1) == 0;
   if (rank_ != 0) {
     join_writer();
-    control_->collect(outcome_.code == 0 ? "" : std::to_string(outcome_.code) + " " + outcome_.message);
+    control_.collect(outcome_.code == 0 ? "" : std::to_string(outcome_.code) + " " + outcome_.message);
   } else {
     // The other writers do not depend on rank 0's. Once they have ended, rank 0 need not wait for files that never
     // come.
-    parts_->all_ended(control_->collect(""));
-    while (!written_or_got_on(seen)) control_->share(kStillWriting);
+    parts_->all_ended(control_.collect(""));
+    while (!written_or_got_on(seen)) control_.share(kStillWriting);
     join_writer();
     std::error_code ignored;
     if (outcome_.code != 0) fs::remove_all(temporary_, ignored);  // again: others may still have been writing
   }
   std::string text;
   do {
-    text = share_from_rank_0(control_, outcome_.to_text());
+    text = control_.share(outcome_.to_text());
   } while (text == kStillWriting);
   return Outcome::from_text(text);
 }
@@ -395,7 +395,7 @@ void CheckpointStore::prune() {
     if (good < keep) {
       if (!verified_.contains(checkpoint.name)) {
         try {
-          verify_checkpoint(checkpoint.path, nullptr, [this] { ++signs_; });
+          verify_checkpoint(checkpoint.path, one_rank(), [this] { ++signs_; });
           verified_.insert(checkpoint.name);
         } catch (const Error& e) {
           if (e.code() != ExitCode::kBadData) throw;  // not the checkpoint's fault
@@ -422,7 +422,7 @@ std::optional<VerifiedCheckpoint> CheckpointStore::newest() {
   return report;
 }
 
-VerifiedCheckpoint find_newest_valid(const std::string& path, Control* control) {
+VerifiedCheckpoint find_newest_valid(const std::string& path, Control& control) {
   return first_valid(control, path, [&] { return resolve_checkpoint_path(path); }).value();
 }
 

@@ -60,7 +60,7 @@ class CheckpointStore {
  public:
   // Rank 0 takes the lock (Error(kBusy)) and removes what interrupted saves left behind; Error(kIo) when the directory
   // of another rank is not the one that rank 0 sees.
-  explicit CheckpointStore(const std::string& directory, StoreOptions options = {}, Control* control = nullptr);
+  explicit CheckpointStore(const std::string& directory, StoreOptions options = {}, Control& control = one_rank());
   // Waits for the writer, without communication; a failure is logged.
   ~CheckpointStore();
 
@@ -109,7 +109,7 @@ class CheckpointStore {
 
   std::string directory_;
   StoreOptions options_;
-  Control* control_;
+  Control& control_;
   int rank_, ranks_;
   std::optional<RunLock> lock_;
   StagedState staged_;
@@ -131,6 +131,6 @@ class CheckpointStore {
 // For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
 // checkpoint that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 lists which
 // there are, all verify.
-VerifiedCheckpoint find_newest_valid(const std::string& path, Control* control = nullptr);
+VerifiedCheckpoint find_newest_valid(const std::string& path, Control& control = one_rank());
 
 }  // namespace thinwire

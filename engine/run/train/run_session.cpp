@@ -98,7 +98,7 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
   StoreOptions options = store_options(run, faults);
   options.copy = copy_state();
   store_ = std::make_unique<CheckpointStore>(run.save_dir, std::move(options),
-                                             &job.control());  // locks, too: everything else is ours now
+                                             job.control());  // locks, too: everything else is ours now
   if (!job.first()) return;
   log_open_file(log_path(run.run_dir));
   log_info("run directory " + run.run_dir);
@@ -231,7 +231,7 @@ LoadOptions RunSession::load_options() {
 bool RunSession::load_from(const std::string& path, const RunState& state) {
   const RunConfig& run = config_.run;
   bool replica_loaded = false;
-  VerifiedCheckpoint found = find_newest_valid(path, &job_.control());
+  VerifiedCheckpoint found = find_newest_valid(path, job_.control());
   if (!run.finetune && found.manifest.info.contains("imported_from")) {
     throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
   }
@@ -243,7 +243,7 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
   if (run.finetune) {
     require_same_model(found.path, model_of(found), run.model, true);
     load_checkpoint(
-        found, [&](StateVisitor& v) { state.replica.visit_weights(v, false); }, options, &job_.control());
+        found, [&](StateVisitor& v) { state.replica.visit_weights(v, false); }, options, job_.control());
   } else {
     if (run.no_load_optim) {
       options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/", "coding/", "replica/", "revision/", "spike/"};

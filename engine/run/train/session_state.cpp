@@ -61,7 +61,7 @@ void complete_progress(const Manifest& manifest, const DataConfig& data, TrainPr
 
 void RunSession::load_state(const VerifiedCheckpoint& found, const RunState& state, LoadOptions& options) {
   if (!found.manifest.integers.contains(kSkippedSamples)) options.unwanted_prefixes.push_back(kSkippedSamples);
-  load_checkpoint(found, state.visit(false), options, &job_.control());
+  load_checkpoint(found, state.visit(false), options, job_.control());
   complete_progress(found.manifest, config_.run.data, state.progress);
 }
 
@@ -132,7 +132,7 @@ void RunSession::adopt_residuals(const VerifiedCheckpoint& found, Replica& repli
   const int64_t before = other_data_ranks(found.manifest.info);
   if (before == 0 || replica.mesh() == nullptr) return;
   AdoptedStates done;
-  on_all_ranks(&job_.control(), kMeetEvery, [&](const GotOn& got_on) {
+  on_all_ranks(job_.control(), kMeetEvery, [&](const GotOn& got_on) {
     StoredTensors stored(found.path, found.manifest, got_on);
     OldResiduals old;
     old.ranks = static_cast<int>(before);

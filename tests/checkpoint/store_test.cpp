@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "engine/run/checkpoint/stored_tensors.h"
 #include "tests/checkpoint/checkpoint_test_support.h"
 
 namespace thinwire::store_test {
@@ -101,7 +102,7 @@ TEST(Store, AnySlicesLoadAsAnyOtherSlices) {
       EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + loaded[i]));
     }
     const auto report = find_newest_valid(scratch.path());
-    EXPECT_EQ(open_tensors(report.path, report.manifest)("t"), whole);
+    EXPECT_EQ(StoredTensors(report.path, report.manifest).read_f32("t"), whole);
   }
 }
 

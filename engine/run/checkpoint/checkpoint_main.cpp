@@ -14,6 +14,7 @@
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/checkpoint/model_config_json.h"
+#include "engine/run/checkpoint/stored_tensors.h"
 #include "model/params.h"
 
 namespace thinwire {
@@ -91,9 +92,9 @@ void export_hf(const std::string& dir, const std::string& output, const std::str
   const ModelConfig config = model_of(checkpoint);
   const ParamList params = list_parameters(config);
   const HfMapping mapping(config, params, format == "hf4" ? 4 : 5);
-  const TensorReader read = open_tensors(checkpoint.path, checkpoint.manifest);
+  StoredTensors stored(checkpoint.path, checkpoint.manifest);
   const auto source = [&](const std::string& name) {
-    std::vector<float> values = read("model/" + name);
+    std::vector<float> values = stored.read_f32("model/" + name);
     if (static_cast<int64_t>(values.size()) != find_parameter(params, name).count()) {
       throw_bad_data(checkpoint.path + ": tensor \"model/" + name +
                      "\" does not have the size its model configuration gives");

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <tuple>
 
@@ -172,23 +171,6 @@ void load_checkpoint(const VerifiedCheckpoint& found, const VisitState& state, c
     FillState filler(found, options, got_on);
     state(filler);
   });
-}
-
-TensorReader open_tensors(const std::string& checkpoint_dir, const Manifest& manifest) {
-  const auto kept = std::make_shared<const Manifest>(manifest);
-  const auto stored = std::make_shared<StoredTensors>(checkpoint_dir, *kept);
-  return [checkpoint_dir, kept, stored](const std::string& name) {
-    const ManifestTensor* t = stored->find(name);
-    if (t == nullptr) throw_bad_data(checkpoint_dir + ": the checkpoint has no tensor \"" + name + "\"");
-    if (t->dtype != StDtype::kF32) {
-      throw_bad_data(checkpoint_dir + ": tensor \"" + name + "\" is " + std::string(name_of(t->dtype)) +
-                     ", F32 is expected");
-    }
-    const SlicePlace whole = SlicePlace::whole(t->place.rows, t->place.cols);
-    std::vector<float> values(static_cast<size_t>(whole.count));
-    stored->read(name, whole, std::as_writable_bytes(std::span(values)));
-    return values;
-  };
 }
 
 }  // namespace thinwire

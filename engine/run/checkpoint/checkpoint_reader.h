@@ -65,9 +65,4 @@ ModelConfig model_of(const VerifiedCheckpoint& checkpoint);
 void load_checkpoint(const VerifiedCheckpoint& found, const VisitState& state, const LoadOptions& options = {},
                      Control& control = one_rank());
 
-// Opens files as they are needed; each call gives one whole tensor as floats (stored as F32), assembled from its
-// slices, for export and inspection. Throws Error(kBadData) for absent names.
-using TensorReader = std::function<std::vector<float>(const std::string& name)>;
-TensorReader open_tensors(const std::string& checkpoint_dir, const Manifest& manifest);
-
 }  // namespace thinwire

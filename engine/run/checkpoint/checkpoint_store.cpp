@@ -155,7 +155,6 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
       throw_io(directory_ + ": not enough memory to copy the state of a checkpoint (" +
                std::to_string(staged_.bytes()) + " bytes so far)");
     }
-    staged_.finish();
     point("save.after_copy");
   });
   if (rank_ == 0) outcome_ = attempt([&] { return make_temporary(step); });

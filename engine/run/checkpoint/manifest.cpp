@@ -229,7 +229,7 @@ std::string find_slice_fault(const Manifest& manifest) {
         return tensor + " has slices of different shapes or types";
       places.push_back(&t->place);
     }
-    if (const auto fault = find_cover_fault(any.place.rows, any.place.cols, places, true)) {
+    if (const auto fault = find_cover_fault(any.place.rows, any.place.cols, places)) {
       return tensor + ": elements " + std::to_string(fault->first) + " to " + std::to_string(fault->end) +
              (fault->twice ? " are stored twice" : " are stored nowhere");
     }

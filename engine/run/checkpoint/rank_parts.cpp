@@ -77,7 +77,7 @@ std::string shard_stem(int rank, int ranks) {
 
 void write_shards(const std::string& dir, const std::string& stem, const StagedState& state, uint64_t shard_bytes,
                   const std::function<void(std::string_view)>& point, Manifest& manifest) {
-  const auto& tensors = state.tensors();
+  const auto tensors = state.tensors();
   size_t next = 0;
   do {  // readers need not know the exception of a checkpoint without files
     std::vector<SafetensorsItem> items;

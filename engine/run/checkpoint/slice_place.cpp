@@ -89,8 +89,7 @@ std::string describe(const SlicePlace& p) {
   return text;
 }
 
-std::optional<CoverFault> find_cover_fault(int64_t rows, int64_t cols, std::span<const SlicePlace* const> places,
-                                           bool complete) {
+std::optional<CoverFault> find_cover_fault(int64_t rows, int64_t cols, std::span<const SlicePlace* const> places) {
   if (rows == 0 || cols == 0) return std::nullopt;
   std::vector<Box> boxes;
   boxes.reserve(places.size());
@@ -120,7 +119,7 @@ std::optional<CoverFault> find_cover_fault(int64_t rows, int64_t cols, std::span
     if (next < boxes.size()) until = std::min(until, boxes[next].row);
     if (!open.empty()) until = std::min(until, boxes[*open.begin()].end_row);
     TW_CHECK(until > row);
-    if (complete && !strip.is_complete()) {
+    if (!strip.is_complete()) {
       if (strip.is_empty()) return CoverFault{false, row * cols, until * cols};
       const auto [begin, end] = strip.first_gap();
       return CoverFault{false, row * cols + begin, row * cols + end};

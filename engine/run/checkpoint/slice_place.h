@@ -44,10 +44,9 @@ struct CoverFault {
   bool twice = false;
   int64_t first = 0, end = 0;
 };
-// The first fault from the top of the tensor down. `places` are possible and of one tensor of rows x cols; gaps are
-// faults only if `complete`. n log n in the number of slices.
-std::optional<CoverFault> find_cover_fault(int64_t rows, int64_t cols, std::span<const SlicePlace* const> places,
-                                           bool complete);
+// The first fault from the top of the tensor down. `places` are possible and of one tensor of rows x cols. n log n in
+// the number of slices.
+std::optional<CoverFault> find_cover_fault(int64_t rows, int64_t cols, std::span<const SlicePlace* const> places);
 
 // Elements that the two have in common.
 int64_t shared_count(const SlicePlace& a, const SlicePlace& b);

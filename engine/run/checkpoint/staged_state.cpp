@@ -55,23 +55,4 @@ void StagedState::text(const std::string& name, std::string& value) {
   TW_CHECK(texts_.emplace(name, value).second, "text shown twice: ", name);
 }
 
-void StagedState::finish() {
-  tensors_.resize(used_);
-  std::map<std::string_view, std::vector<const StagedTensor*>> by_name;
-  for (const StagedTensor& t : tensors_) by_name[t.name].push_back(&t);
-  std::vector<const SlicePlace*> places;
-  for (const auto& [name, slices] : by_name) {
-    const StagedTensor& any = *slices.front();
-    places.clear();
-    for (const StagedTensor* t : slices) {
-      TW_CHECK(t->place.rows == any.place.rows && t->place.cols == any.place.cols && t->dtype == any.dtype,
-               "two kinds of ", name);
-      TW_CHECK(t == &any || t->place.count > 0, name, " shown twice");
-      places.push_back(&t->place);
-    }
-    const auto fault = find_cover_fault(any.place.rows, any.place.cols, places, false);
-    TW_CHECK(!fault, "elements ", fault->first, " to ", fault->end, " of ", name, " shown twice");
-  }
-}
-
 }  // namespace thinwire

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,23 +28,20 @@ struct StagedTensor {
 };
 
 // Copies what it is shown. Its memory is kept from save to save: the same owners show the same tensors in the same
-// order. Slices without elements are left out. Overlapping slices of one name, or one name with two shapes or types,
-// are a CHECK.
+// order. Slices without elements are left out. Whether slices overlap shows in the manifest of all ranks.
 class StagedState : public StateVisitor {
  public:
   explicit StagedState(CopyBytes copy = {}) : copy_(std::move(copy)) {}
 
   // Forgets the values, keeps the memory.
   void clear();
-  // Call once all was shown: checks what was shown as a whole, drops memory that was not used this time.
-  void finish();
 
   void tensor(const GlobalSlice& slice) override;
   void integer(const std::string& name, int64_t& value) override;
   void real(const std::string& name, double& value) override;
   void text(const std::string& name, std::string& value) override;
 
-  const std::vector<StagedTensor>& tensors() const { return tensors_; }
+  std::span<const StagedTensor> tensors() const { return {tensors_.data(), used_}; }
   const std::map<std::string, int64_t>& integers() const { return integers_; }
   const std::map<std::string, double>& reals() const { return reals_; }
   const std::map<std::string, std::string>& texts() const { return texts_; }

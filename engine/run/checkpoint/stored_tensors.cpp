@@ -66,6 +66,17 @@ void StoredTensors::read(const std::string& name, const SlicePlace& place, std::
   TW_CHECK(filled == place.count, name, ": ", filled, " of ", place.count, " elements found");
 }
 
+std::vector<float> StoredTensors::read_f32(const std::string& name) {
+  const ManifestTensor* tensor = find(name);
+  if (tensor == nullptr) throw_bad_data(dir_ + ": the checkpoint has no tensor \"" + name + "\"");
+  if (tensor->dtype != StDtype::kF32)
+    throw_bad_data(dir_ + ": tensor \"" + name + "\" is " + std::string(name_of(tensor->dtype)) + ", F32 is expected");
+  const SlicePlace whole = SlicePlace::whole(tensor->place.rows, tensor->place.cols);
+  std::vector<float> values(static_cast<size_t>(whole.count));
+  read(name, whole, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
 void StoredTensors::read_shared(const ManifestTensor& stored, const SlicePlace& place, int64_t shared,
                                 std::span<std::byte> out) {
   const SafetensorsFile& in = file(stored.file);

@@ -28,6 +28,8 @@ class StoredTensors {
   // Fills `out` with the asked elements of the tensor, which must be there and of that shape; out.size() is place.count
   // elements. Stored slices that are read as a whole are held against their hash. Throws Error(kBadData).
   void read(const std::string& name, const SlicePlace& place, std::span<std::byte> out);
+  // The whole tensor, which must be stored as F32. Throws Error(kBadData), also where there is none.
+  std::vector<float> read_f32(const std::string& name);
 
  private:
   // The slices of one tensor by their first row; `reach` is the largest end row of this slice and all before it, so

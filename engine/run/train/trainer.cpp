@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <new>
 #include <optional>
 
 #include "engine/base/core/file.h"
@@ -30,12 +29,6 @@ namespace thinwire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::unique_ptr<SampleStream> open_data(const RunConfig& run, Job& job) {
-  std::unique_ptr<SampleStream> stream;
-  job.agree([&] { stream = std::make_unique<SampleStream>(run.data); });
-  return stream;
-}
 
 // The schedules are proved before they run; that all ranks made the same ones is part of the configuration's
 // fingerprint.
@@ -81,7 +74,7 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
 
 class Trainer {
  public:
-  // planned: filled for out_of_memory.
+  // planned: filled, for out_of_memory.
   Trainer(const RunConfig& run, FaultPlan& faults, RunSession& session, Job& job, Settled& settled,
           std::string& planned)
       : run_(run),
@@ -89,26 +82,24 @@ class Trainer {
         faults_(faults),
         session_(session),
         job_(job),
-        planned_(planned),
-        backend_(open_backend(run_.device, job.local_rank())),
-        data_(open_data(run_, job)),
-        stream_(*data_) {
+        backend_(open_backend(run_.device, job.local_rank())) {
+    job.agree([&] { stream_.emplace(run_.data); });
     log_info("device " + backend_.device->description() + ", " + backend_.ops->isa() + ", " +
              std::to_string(resolve_threads(run_)) + " threads");
-    log_info(stream_.describe());
+    log_info(stream_->describe());
     if (const std::string why = why_own_attention(run_); !why.empty() && job.first())
       log_warning("warning: attention runs on our own kernels, which are slower than cuDNN's: " + why);
+    RankLayout layout;
     job.agree([&] {
-      planned_ = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
-      job.plans_memory(planned_);
-      session_.plans_memory(planned_);
-      const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
+      planned = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
+      job.plans_memory(planned);
+      session_.plans_memory(planned);
+      layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
     });
     products_ = choose_products(run_, job, *backend_.device, *backend_.ops);
     traffic_ = choose_device_traffic(run_, job, *backend_.device);
     job.agree([&] {
-      const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);
       use_products(replica_->exec(), products_);
     });
@@ -124,7 +115,7 @@ class Trainer {
     stragglers_ = std::make_unique<StragglerWatch>(run_.straggler_interval, run_.straggler_ratio, std::move(kinds),
                                                    job.hosts(), job_.control());
     waited_ns_.resize(static_cast<size_t>(job.size()));
-    session_.start(state(), stream_);
+    session_.start(state(), *stream_);
     if (const std::string dropped = controller_->resume(progress_.updates); !dropped.empty()) log_info(dropped);
     if (settled.costs && !revisions_.replays() && revisions_.partition() != settled.costs)
       revisions_.add(
@@ -140,40 +131,7 @@ class Trainer {
     if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
   }
 
-  // A failure of this rank alone ends the job here, while everything that messages under way point to still exists. One
-  // that is agreed on comes to all ranks between the same two steps: weights under way arrive before their memory goes.
   ExitCode run() {
-    try {
-      return run_to_the_end();
-    } catch (const AgreedError&) {
-      failure_of([&] { replica_->traffic().drain(); });
-      throw;
-    } catch (...) {
-      const Failure failure = failure_of([] { throw; }, out_of_memory(planned_));
-      end_all(static_cast<ExitCode>(failure.code), failure.message);
-      throw;
-    }
-  }
-
- private:
-  RunState state() { return {*replica_, progress_, *scaler_, *controller_, revisions_, spikes_}; }
-
-  void end_all(ExitCode code, const std::string& message) {
-    if (job_.size() == 1) return;
-    session_.finish(code, message);
-    job_.end_all(code, message);
-  }
-
-  // Whoever starts a run again that ended with code 76 has changed something: the next skipped step is the first one of
-  // a new series. A run that was interrupted before goes on counting.
-  void renew_spent_budget() {
-    if (progress_.skipped_in_a_row == 0 || progress_.skipped_in_a_row < run_.optim.non_finite_budget) return;
-    log_info("the last " + std::to_string(progress_.skipped_in_a_row) +
-             " steps were skipped; non_finite_budget counts from here on");
-    progress_.skipped_in_a_row = 0;
-  }
-
-  ExitCode run_to_the_end() {
     if (progress_.step >= run_.train_iters) {
       log_info("nothing to train: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
                " is done");
@@ -189,6 +147,21 @@ class Trainer {
     return ExitCode::kFinished;
   }
 
+  // Until weights under way have arrived.
+  void drain() { replica_->traffic().drain(); }
+
+ private:
+  RunState state() { return {*replica_, progress_, *scaler_, *controller_, revisions_, spikes_}; }
+
+  // Whoever starts a run again that ended with code 76 has changed something: the next skipped step is the first one of
+  // a new series. A run that was interrupted before goes on counting.
+  void renew_spent_budget() {
+    if (progress_.skipped_in_a_row == 0 || progress_.skipped_in_a_row < run_.optim.non_finite_budget) return;
+    log_info("the last " + std::to_string(progress_.skipped_in_a_row) +
+             " steps were skipped; non_finite_budget counts from here on");
+    progress_.skipped_in_a_row = 0;
+  }
+
   // Until train_iters, saved; or until something asks to stop: returns what.
   const char* train_on() {
     step_.emplace(*replica_);
@@ -198,7 +171,7 @@ class Trainer {
     open_trace();
     const RankLayout& layout = replica_->layout();
     loader_ = std::make_unique<BatchLoader>(
-        stream_, train_plan(run_.data, progress_.consumed_samples, layout.data_rank(), layout.data_size()));
+        *stream_, train_plan(run_.data, progress_.consumed_samples, layout.data_rank(), layout.data_size()));
     if (progress_.step == 0 && is_extra_save()) save(false);
     if (evaluation_is_due() && session_.owes_evaluation(progress_.step)) evaluate_here();
     while (progress_.step < run_.train_iters) {
@@ -422,11 +395,11 @@ class Trainer {
   }
 
   void evaluate_split(Split split, int64_t times_before) {
-    if (run_.eval_iters <= 0 || !stream_.has(split)) return;
+    if (run_.eval_iters <= 0 || !stream_->has(split)) return;
     now_doing("evaluating");
     const auto t = timer_.measure(StepPart::kEvaluation);
     const Evaluation e =
-        evaluate(*replica_, stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);
+        evaluate(*replica_, *stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);
     session_.record_evaluation(e, progress_.step, split);
   }
 
@@ -435,11 +408,9 @@ class Trainer {
   FaultPlan& faults_;
   RunSession& session_;
   Job& job_;
-  std::string& planned_;
   Backend backend_;
   std::unique_ptr<DeviceTraffic> traffic_;
-  std::unique_ptr<SampleStream> data_;
-  SampleStream& stream_;
+  std::optional<SampleStream> stream_;
   ProductTable products_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<LossScaler> scaler_;
@@ -492,25 +463,25 @@ ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
   RunConfig run = config.run;
   job.share_cores(run);
   std::string planned;
+  std::optional<Settled> settled;
+  std::optional<Trainer> trainer;  // messages under way point into it: it outlives the end of the job
   try {
-    Settled settled = settle(config, run, session, job);
-    Trainer trainer(run, faults, session, job, settled, planned);
-    const ExitCode code = trainer.run();
+    settled = settle(config, run, session, job);
+    trainer.emplace(run, faults, session, job, *settled, planned);
+    const ExitCode code = trainer->run();
     session.finish(code, "");
     return code;
   } catch (const AgreedError& e) {
+    // It comes to all ranks between the same two steps.
+    if (trainer) failure_of([&] { trainer->drain(); });
     if (job.first()) session.finish(e.code(), e.what());  // rank 0 speaks for all
     throw;
-  } catch (const Error& e) {
-    session.finish(e.code(), e.what());
-    throw;
-  } catch (const std::bad_alloc&) {
-    const Error e(ExitCode::kIo, out_of_memory(planned));
-    session.finish(e.code(), e.what());
-    throw e;
-  } catch (const std::exception& e) {
-    session.finish(ExitCode::kInternal, e.what());
-    throw;
+  } catch (...) {
+    const Failure failure = failure_of([] { throw; }, out_of_memory(planned));
+    const auto code = static_cast<ExitCode>(failure.code);
+    session.finish(code, failure.message);
+    job.end_all(code, failure.message);
+    throw Error(code, failure.message);
   }
 }
 

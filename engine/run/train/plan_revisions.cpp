@@ -192,22 +192,23 @@ PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string
 
 std::string revisions_run(const ResolvedConfig& config) {
   const LayoutConfig& l = config.run.layout;
-  json rules = resolved_json(config).value("compression", json::object());
-  for (const char* key : {"adapt", "adapt_interval", "preset", "revisions"}) rules.erase(key);
   return json{{"layout", {{"pipeline", l.pipeline}, {"tensor", l.tensor}, {"data", l.data}, {"context", l.context}}},
-              {"rules", std::move(rules)}}
+              {"rules", coding_rules(resolved_json(config))}}
       .dump();
 }
 
-PlanRevisions read_revisions(const ResolvedConfig& config, const SiteWays& ways) {
-  const std::string& path = config.run.compression.revisions;
-  std::string text;
+json coding_rules(const json& config) {
+  json rules = config.value("compression", json::object());
+  for (const char* key : {"adapt", "adapt_interval", "preset", "revisions"}) rules.erase(key);
+  return rules;
+}
+
+std::string read_revisions(const std::string& path) {
   try {
-    text = read_file(path);
+    return read_file(path);
   } catch (const Error& e) {
     throw_bad_config(std::string("compression.revisions: ") + e.what());
   }
-  return PlanRevisions::replayed(path, text, config, ways);
 }
 
 }  // namespace thinwire

@@ -66,8 +66,9 @@ class PlanRevisions {
 
 // The layout and the rules of a run: what decisions belong to.
 std::string revisions_run(const ResolvedConfig& config);
-// The file that compression.revisions names, read. Throws as PlanRevisions::replayed does, and for a file that cannot
-// be read.
-PlanRevisions read_revisions(const ResolvedConfig& config, const SiteWays& ways);
+// The part of a resolved configuration that says how sites are coded, but for what may change in the middle of a run.
+nlohmann::json coding_rules(const nlohmann::json& config);
+// The text of the file that compression.revisions names. Throws Error(kBadConfig) where it cannot be read.
+std::string read_revisions(const std::string& path);
 
 }  // namespace thinwire

@@ -30,15 +30,6 @@
 namespace thinwire {
 namespace {
 
-StoreOptions store_options(const RunConfig& run, FaultPlan& faults) {
-  StoreOptions options;
-  options.async = run.async_save;
-  options.keep_last = run.keep_last;
-  options.failed_saves_allowed = 2;
-  if (!faults.empty()) options.fault = [&faults](std::string_view point) { faults.reach(point); };
-  return options;
-}
-
 constexpr const char* kPathKeys[] = {"data_path", "train_data_paths", "valid_data_paths", "test_data_paths"};
 
 // As many prefixes in both, with the same weights between them ("0.3 a 0.7 b", or a list of such).
@@ -95,7 +86,11 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
     if (!std::filesystem::equivalent(run.run_dir, run.save_dir)) run_lock_.emplace(run.run_dir);
     status_ = std::make_unique<StatusFile>(status_path(run.run_dir), run.train_iters);
   });
-  StoreOptions options = store_options(run, faults);
+  StoreOptions options;
+  options.async = run.async_save;
+  options.keep_last = run.keep_last;
+  options.failed_saves_allowed = 2;
+  if (!faults.empty()) options.fault = [&faults](std::string_view point) { faults.reach(point); };
   options.copy = copy_state();
   store_ = std::make_unique<CheckpointStore>(run.save_dir, std::move(options),
                                              job.control());  // locks, too: everything else is ours now
@@ -230,28 +225,16 @@ LoadOptions RunSession::load_options() {
 
 bool RunSession::load_from(const std::string& path, const RunState& state) {
   const RunConfig& run = config_.run;
+  const VerifiedCheckpoint found = find_newest_valid(path, job_.control());
   bool replica_loaded = false;
-  VerifiedCheckpoint found = find_newest_valid(path, job_.control());
-  if (!run.finetune && found.manifest.info.contains("imported_from")) {
-    throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
-  }
-  if (!run.finetune) {
-    refuse_other_model(found);
-    warn_of_other_order(found);
-  }
-  LoadOptions options = load_options();
   if (run.finetune) {
     require_same_model(found.path, model_of(found), run.model, true);
-    load_checkpoint(
-        found, [&](StateVisitor& v) { state.replica.visit_weights(v, false); }, options, job_.control());
+    const auto weights = [&](StateVisitor& v) { state.replica.visit_weights(v, false); };
+    load_checkpoint(found, weights, load_options(), job_.control());
   } else {
-    if (run.no_load_optim) {
-      options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/", "coding/", "replica/", "revision/", "spike/"};
-    } else {
-      replica_loaded = take_state(found, state.replica, options);
-    }
-    load_state(found, state, options);
-    if (!run.no_load_optim) adopt_residuals(found, state.replica);
+    if (found.manifest.info.contains("imported_from"))
+      throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
+    replica_loaded = go_on_from(found, state, !run.no_load_optim);
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
@@ -290,17 +273,12 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   bool replica_loaded = false;
   job_.agree([&] {
     if (found) {
-      refuse_other_model(*found);
+      replica_loaded = go_on_from(*found, state, true);
       if (!run.load.empty()) {
         log_warning("warning: load=" + run.load + " is not used: " + found->path + " is step " +
                     std::to_string(found->manifest.step) +
                     " of this run, which goes on from there; to start from load choose another run_dir");
       }
-      warn_of_other_order(*found);
-      LoadOptions options = load_options();
-      replica_loaded = take_state(*found, replica, options);
-      load_state(*found, state, options);
-      adopt_residuals(*found, replica);
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
                std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));
@@ -326,7 +304,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
 }
 
 void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer,
-                             double step_ms, int64_t samples, const StragglerWatch::Report* stragglers) {
+                             double step_ms, int64_t samples, const std::optional<StragglerWatch::Report>& stragglers) {
   const RunConfig& run = config_.run;
   step_ = progress.step;
   if (!job_.first()) return;
@@ -356,7 +334,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.comm = site_records(run, outcome);
   r.revisions = std::exchange(begun_, "");
   if (outcome.spike.spike) r.spike_spreads = outcome.spike.spreads, r.spike_median = outcome.spike.median;
-  if (stragglers != nullptr) {
+  if (stragglers) {
     r.stragglers = stragglers->named;
     std::vector<std::string> lines;
     for (const StragglerRecord& s : stragglers->named) lines.push_back(text_of(s));

@@ -55,9 +55,9 @@ class RunSession {
   // that was found.
   void start(const RunState& state, const SampleStream& stream);
 
-  // samples: of this step, from all ranks. stragglers: nullptr where ranks were not compared in this step.
+  // samples: of this step, from all ranks. stragglers: nothing where ranks were not compared in this step.
   void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
-                   int64_t samples, const StragglerWatch::Report* stragglers = nullptr);
+                   int64_t samples, const std::optional<StragglerWatch::Report>& stragglers);
   // Writes revisions.jsonl, unless timing decides nothing in this run. Revisions that begin with the next update are
   // part of that step's record.
   void record_revisions(const PlanRevisions& revisions, int64_t updates);
@@ -96,8 +96,9 @@ class RunSession {
   void refuse_other_model(const VerifiedCheckpoint& found) const;
   void warn_of_other_order(const VerifiedCheckpoint& found) const;
   LoadOptions load_options();  // of a checkpoint that has been verified
-  bool take_state(const VerifiedCheckpoint& found, Replica& replica, LoadOptions& options);
-  void load_state(const VerifiedCheckpoint& found, const RunState& state, LoadOptions& options);
+  // Fills the state from a checkpoint of the same model and data, as far as this run can use it. Returns what
+  // take_compression_state does.
+  bool go_on_from(const VerifiedCheckpoint& found, const RunState& state, bool with_optimizer);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   // After the load that take_compression_state has prepared, where only the number of data ranks has changed.

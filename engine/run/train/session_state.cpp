@@ -59,17 +59,23 @@ void complete_progress(const Manifest& manifest, const DataConfig& data, TrainPr
   progress.skipped_samples = std::max<int64_t>(0, progress.consumed_samples - samples_after(data, progress.updates));
 }
 
-void RunSession::load_state(const VerifiedCheckpoint& found, const RunState& state, LoadOptions& options) {
+bool RunSession::go_on_from(const VerifiedCheckpoint& found, const RunState& state, bool with_optimizer) {
+  refuse_other_model(found);
+  warn_of_other_order(found);
+  LoadOptions options = load_options();
+  bool replica_loaded = false;
+  if (with_optimizer) {
+    take_momentum(found.manifest, options);
+    if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
+    replica_loaded = take_compression_state(found.manifest, state.replica, options);
+  } else {
+    options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/", "coding/", "replica/", "revision/", "spike/"};
+  }
   if (!found.manifest.integers.contains(kSkippedSamples)) options.unwanted_prefixes.push_back(kSkippedSamples);
   load_checkpoint(found, state.visit(false), options, job_.control());
   complete_progress(found.manifest, config_.run.data, state.progress);
-}
-
-// Excludes from the load what the checkpoint lacks or this run cannot use. Returns what take_compression_state() does.
-bool RunSession::take_state(const VerifiedCheckpoint& found, Replica& replica, LoadOptions& options) {
-  take_momentum(found.manifest, options);
-  if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
-  return take_compression_state(found.manifest, replica, options);
+  if (with_optimizer) adopt_residuals(found, state.replica);
+  return replica_loaded;
 }
 
 // Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
@@ -181,8 +187,7 @@ void erase_defaults(nlohmann::json& rules) {
 // Whether the compression rules are the same, apart from what may change in the middle of a run.
 bool RunSession::same_rules(const nlohmann::json& info) const {
   const auto rules_in = [](const nlohmann::json& config) {
-    nlohmann::json rules = config.value("compression", nlohmann::json::object());
-    for (const char* key : {"adapt", "adapt_interval", "preset", "revisions"}) rules.erase(key);
+    nlohmann::json rules = coding_rules(config);
     erase_defaults(rules);
     return rules;
   };

@@ -85,19 +85,19 @@ StragglerWatch::StragglerWatch(int64_t interval, double ratio, std::vector<int> 
       control_(&control),
       votes_(kinds_.size()) {}
 
-bool StragglerWatch::after_step(int64_t step, double step_ms, double wait_ms, const std::vector<int64_t>& waited_ns,
-                                Report& report) {
-  if (interval_ == 0) return false;
+std::optional<StragglerWatch::Report> StragglerWatch::after_step(int64_t step, double step_ms, double wait_ms,
+                                                                 const std::vector<int64_t>& waited_ns) {
+  if (interval_ == 0) return std::nullopt;
   if (compute_ms_.empty()) first_step_ = step;
   compute_ms_.push_back(std::max(0.0, step_ms - wait_ms));
   wait_ms_.push_back(wait_ms);
   const auto most = std::max_element(waited_ns.begin(), waited_ns.end());
   if (static_cast<double>(*most) * 1e-6 >= std::max(kLongWait * step_ms, kLeastExcessMs))
     votes_[static_cast<size_t>(most - waited_ns.begin())] += 1.0;
-  if (step % interval_ != 0) return false;
+  if (step % interval_ != 0) return std::nullopt;
   const auto steps = static_cast<int64_t>(compute_ms_.size());
   std::vector<StragglerRecord> suspected = judge_times(gather(), kinds_, ratio_, steps);
-  report = {};
+  Report report;
   for (StragglerRecord& r : suspected) {
     if (static_cast<size_t>(r.rank) < hosts_.size()) r.host = hosts_[static_cast<size_t>(r.rank)];
     const StragglerRecord* const before = same_in(suspected_, r);
@@ -112,7 +112,7 @@ bool StragglerWatch::after_step(int64_t step, double step_ms, double wait_ms, co
     report.changes.push_back(r);
   }
   suspected_ = std::move(suspected), named_ = report.named;
-  return true;
+  return report;
 }
 
 // By way of rank 0. As a sum, a vector as long as the job has ranks would be too long for doubling steps, and a direct

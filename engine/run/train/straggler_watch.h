@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,8 @@ class StragglerWatch {
   StragglerWatch(int64_t interval, double ratio, std::vector<int> kinds, std::vector<std::string> hosts,
                  Control& control);
 
-  // waited_ns: for each rank (Progress::take_waits). True where `report` is new: all were told by rank 0.
-  bool after_step(int64_t step, double step_ms, double wait_ms, const std::vector<int64_t>& waited_ns, Report& report);
+  // waited_ns: for each rank (Progress::take_waits). Nothing where ranks were not compared.
+  std::optional<Report> after_step(int64_t step, double step_ms, double wait_ms, const std::vector<int64_t>& waited_ns);
 
  private:
   std::vector<RankTimes> gather();

@@ -86,8 +86,8 @@ int print(const Options& o, const ResolvedConfig& config) {
   if (o.print_config) {
     std::puts(resolved_json(config).dump(2).c_str());
   } else if (o.dry_run) {
-    if (!config.run.compression.revisions.empty())
-      read_revisions(config, coding_ways(config.run, mesh_shape(config.run)));
+    if (const std::string& path = config.run.compression.revisions; !path.empty())
+      PlanRevisions::replayed(path, read_revisions(path), config, coding_ways(config.run, mesh_shape(config.run)));
     std::fputs(dry_run_text(config.run).c_str(), stdout);
     if (!o.cluster.empty()) std::fputs(predicted_text(config.run, o.cluster).c_str(), stdout);
     const std::vector<std::string> notes = note_lines(config);

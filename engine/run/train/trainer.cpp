@@ -51,12 +51,10 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
     const SiteWays ways = coding_ways(run, mesh_shape(run));
     std::string text;
     job.agree([&] {
-      if (!job.first()) return;
-      read_revisions(config, ways);
-      text = read_file(path);
+      if (job.first()) text = read_revisions(path);
     });
     text = job.control().share(text);
-    settled.revisions = PlanRevisions::replayed(path, text, config, ways);
+    job.agree([&] { settled.revisions = PlanRevisions::replayed(path, text, config, ways); });
     log_info("plan revisions are those of " + path + ": nothing is measured");
   }
   std::string hosts;
@@ -316,9 +314,10 @@ class Trainer {
     const auto end = Clock::now();
     const double ms = std::chrono::duration<double, std::milli>(end - start).count();
     if (trace_ && traced_) trace_->step(progress_.step, start, end);
-    compare_ranks(ms);
-    session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before,
-                         compared_ ? &straggling_ : nullptr);
+    const double waited_ms = static_cast<double>(take_waits()) * 1e-6;
+    const auto stragglers = stragglers_->after_step(progress_.step, ms, waited_ms, waited_ns_);
+    if (stragglers) log_changes(*stragglers);
+    session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before, stragglers);
     if (!outcome.skipped) {
       SiteBytes logical{};
       for (size_t s = 0; s < logical.size(); ++s) logical[s] = outcome.sites[s].logical_bytes;
@@ -345,12 +344,8 @@ class Trainer {
     return compares ? job_.mesh()->progress().take_waits(waited_ns_) : 0;
   }
 
-  // How long this rank computed, and waited for whom; every so often all tell rank 0, and hear who differs.
-  void compare_ranks(double ms) {
-    const auto waited = static_cast<double>(take_waits());
-    compared_ = stragglers_->after_step(progress_.step, ms, waited * 1e-6, waited_ns_, straggling_);
-    if (!compared_) return;
-    for (const StragglerRecord& r : straggling_.changes) {
+  static void log_changes(const StragglerWatch::Report& report) {
+    for (const StragglerRecord& r : report.changes) {
       if (r.ratio > 0.0)
         log_warning(text_of(r));
       else
@@ -417,9 +412,7 @@ class Trainer {
   std::unique_ptr<CompressionController> controller_;
   SpikeGuard spikes_{run_.spike};
   std::unique_ptr<StragglerWatch> stragglers_;
-  StragglerWatch::Report straggling_;  // of the last comparison
-  bool compared_ = false;              // in this step
-  std::vector<int64_t> waited_ns_;     // by rank, in this step
+  std::vector<int64_t> waited_ns_;  // by rank, in this step
   std::optional<TrainStep> step_;
   std::unique_ptr<BatchLoader> loader_;
   TrainProgress progress_;

@@ -185,7 +185,7 @@ TEST(Safetensors, FileThatShrinksAfterOpeningIsAnError) {
   const SafetensorsFile file(scratch / "f");
   std::filesystem::resize_file(scratch / "f", std::filesystem::file_size(scratch / "f") - 1);
   EXPECT_EQ(error_of([&] {
-              for (const std::string& name : file.names()) (void)file.read_bytes(name);
+              for (const SafetensorsEntry& entry : file.entries()) (void)file.read_bytes(entry.name);
             }).code(),
             ExitCode::kBadData);
 }

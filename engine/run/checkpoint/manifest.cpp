@@ -24,18 +24,6 @@ constexpr std::string_view kSealOpen = ",\n\"checksum\": \"";
 constexpr std::string_view kSealClose = "\"\n}\n";
 constexpr size_t kSealSize = kSealOpen.size() + 32 + kSealClose.size();
 
-bool from_hex(std::string_view text, std::string& bytes) {
-  if (text.size() % 2 != 0) return false;
-  bytes.clear();
-  for (size_t i = 0; i < text.size(); i += 2) {
-    unsigned value = 0;
-    const auto [end, error] = std::from_chars(text.data() + i, text.data() + i + 2, value, 16);
-    if (error != std::errc() || end != text.data() + i + 2) return false;
-    bytes += static_cast<char>(value);
-  }
-  return true;
-}
-
 std::string bits_of_real(double value) {
   return printed("%016llx", std::bit_cast<unsigned long long>(value));
 }
@@ -123,7 +111,9 @@ void read_body(const json& root, Manifest& m) {
     if (value.is_string()) {
       m.texts[name] = value.get<std::string>();
     } else {
-      require(from_hex(value.at("hex").get<std::string>(), m.texts[name]), "text \"" + name + "\"");
+      const auto bytes = from_hex(value.at("hex").get<std::string>());
+      require(bytes.has_value(), "text \"" + name + "\"");
+      m.texts[name] = *bytes;
     }
   }
 }

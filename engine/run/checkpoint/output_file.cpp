@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "engine/base/core/check.h"
@@ -30,6 +31,18 @@ std::string to_hex(std::span<const std::byte> bytes) {
     text += kDigits[static_cast<unsigned>(byte) & 15];
   }
   return text;
+}
+
+std::optional<std::string> from_hex(std::string_view text) {
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(text.data() + i, text.data() + i + 2, value, 16);
+    if (error != std::errc() || end != text.data() + i + 2) return std::nullopt;
+    bytes += static_cast<char>(value);
+  }
+  return bytes;
 }
 
 std::string hash_bytes(std::span<const std::byte> bytes) {

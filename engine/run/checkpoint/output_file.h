@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@ namespace thinwire {
 
 // Two lower-case hexadecimal digits for each byte.
 std::string to_hex(std::span<const std::byte> bytes);
+// Back again; nothing where the text is no such digits.
+std::optional<std::string> from_hex(std::string_view text);
 
 // XXH3-128 of memory as 32 lower-case hexadecimal digits (canonical byte order).
 std::string hash_bytes(std::span<const std::byte> bytes);

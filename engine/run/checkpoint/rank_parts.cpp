@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <optional>
 
 #include "engine/base/core/error.h"
@@ -94,13 +93,11 @@ void write_shards(const std::string& dir, const std::string& stem, const StagedS
     const WrittenFile written =
         write_safetensors(dir + "/" + name, std::move(items), {}, [&] { point("save.mid_shard"); });
     point("save.after_shard");
-    std::map<std::string_view, std::string_view> hash_of;
-    for (const WrittenTensor& t : written.tensors) hash_of[t.name] = t.hash;
     for (size_t i = first; i < next; ++i) {
       const StagedTensor& t = tensors[i];
       const std::string stored = stored_name_of(t.name, t.place);
       manifest.tensors.push_back(
-          {t.name, t.place, to_st_dtype(t.dtype), manifest.files.size(), stored, std::string(hash_of.at(stored))});
+          {t.name, t.place, to_st_dtype(t.dtype), manifest.files.size(), stored, written.hash_of.at(stored)});
     }
     manifest.files.push_back({name, written.bytes, written.hash});
   } while (next < tensors.size());

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "engine/base/core/check.h"
@@ -120,12 +119,6 @@ void SafetensorsFile::parse(std::string_view header) {
   for (size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
 }
 
-std::vector<std::string> SafetensorsFile::names() const {
-  std::vector<std::string> list;
-  for (const SafetensorsEntry& entry : entries_) list.push_back(entry.name);
-  return list;
-}
-
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &entries_[found->second];
@@ -204,42 +197,33 @@ WrittenFile write_safetensors(const std::string& path, std::vector<SafetensorsIt
   std::sort(items.begin(), items.end(), [](const SafetensorsItem& a, const SafetensorsItem& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  uint64_t end = 0;
-  std::string header_text;
-  std::vector<uint64_t> sizes;
-  {
-    // Built as text piece by piece: an ordered object would search all keys for each new one.
-    std::string body;
-    std::set<std::string_view> names;
-    for (size_t i = 0; i < items.size(); ++i) {
-      const SafetensorsItem& item = items[i];
-      TW_CHECK(is_valid_tensor_name(item.name) && item.name != "__metadata__", item.name);
-      TW_CHECK(names.insert(item.name).second, "twice: ", item.name);
-      uint64_t bytes = 0;
-      TW_CHECK(item.shape.size() <= kMaxSafetensorsRank && shape_bytes(item.shape, item.dtype, bytes), item.name);
-      TW_CHECK(item.make || item.data.size() == bytes, item.name, ": ", item.data.size(), " bytes, shape needs ",
-               bytes);
-      nlohmann::ordered_json info;
-      info["dtype"] = name_of(item.dtype);
-      info["shape"] = item.shape;
-      info["data_offsets"] = {end, end + bytes};
-      body += (body.empty() ? "" : ",") + nlohmann::json(item.name).dump() + ":" + info.dump();
-      sizes.push_back(bytes);
-      end += bytes;
-    }
-    header_text = header.dump();
-    if (!body.empty()) header_text.insert(header_text.size() - 1, (metadata.empty() ? "" : ",") + body);
-  }
-  header_text.append((8 - header_text.size() % 8) % 8, ' ');
-  TW_CHECK(header_text.size() <= kMaxSafetensorsHeader, "header of ", header_text.size(), " bytes");
-
+  // Text piece by piece: an ordered object would search all keys for each new one.
+  std::string header = metadata.empty() ? "" : "\"__metadata__\":" + nlohmann::json(metadata).dump();
   WrittenFile result;
-  const uint64_t n = header_text.size();
+  uint64_t end = 0;
+  std::vector<uint64_t> sizes;
+  for (const SafetensorsItem& item : items) {
+    TW_CHECK(is_valid_tensor_name(item.name) && item.name != "__metadata__", item.name);
+    TW_CHECK(result.hash_of.emplace(item.name, "").second, "twice: ", item.name);
+    uint64_t bytes = 0;
+    TW_CHECK(item.shape.size() <= kMaxSafetensorsRank && shape_bytes(item.shape, item.dtype, bytes), item.name);
+    TW_CHECK(item.make || item.data.size() == bytes, item.name, ": ", item.data.size(), " bytes, shape needs ", bytes);
+    nlohmann::ordered_json info;
+    info["dtype"] = name_of(item.dtype);
+    info["shape"] = item.shape;
+    info["data_offsets"] = {end, end + bytes};
+    header += (header.empty() ? "" : ",") + nlohmann::json(item.name).dump() + ":" + info.dump();
+    sizes.push_back(bytes);
+    end += bytes;
+  }
+  header = "{" + header + "}";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  TW_CHECK(header.size() <= kMaxSafetensorsHeader, "header of ", header.size(), " bytes");
+
+  const uint64_t n = header.size();
   OutputFile file(path, 8 + n + end);
   file.write(std::as_bytes(std::span(&n, 1)));
-  file.write(std::as_bytes(std::span(header_text)));
+  file.write(std::as_bytes(std::span(header)));
   uint64_t done = 0;
   bool half_announced = !after_half;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -250,7 +234,7 @@ WrittenFile write_safetensors(const std::string& path, std::vector<SafetensorsIt
       data = made;
       TW_CHECK(data.size() == sizes[i], items[i].name);
     }
-    result.tensors.push_back({items[i].name, hash_bytes(data)});
+    result.hash_of[items[i].name] = hash_bytes(data);
     file.write(data);
     done += data.size();
     if (!half_announced && 2 * done >= end) {

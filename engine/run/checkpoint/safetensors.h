@@ -72,10 +72,8 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }
   // In the order of the data.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
-  std::vector<std::string> names() const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // nullptr when absent; `at` throws, naming the tensor.
@@ -112,14 +110,11 @@ struct SafetensorsItem {
   std::function<std::vector<std::byte>()> make;
 };
 
-struct WrittenTensor {
-  std::string name;
-  std::string hash;  // XXH3-128 of its bytes in memory, before they were written
-};
+// Hashes are XXH3-128 of bytes as they were in memory, before they were written.
 struct WrittenFile {
   uint64_t bytes = 0;
-  std::string hash;  // of the whole file as it was in memory
-  std::vector<WrittenTensor> tensors;
+  std::string hash;                            // of the whole file
+  std::map<std::string, std::string> hash_of;  // of each tensor, by its name
 };
 
 // Writes a new file at `path` (which must not exist), tensors sorted by dtype (descending) and name as the reference

@@ -1,6 +1,7 @@
 // Product tables as JSON with a checksum.
 #include "engine/run/train/product_file.h"
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "engine/base/core/crc32c.h"
 #include "engine/base/core/shallow_json.h"
 #include "engine/base/core/text.h"
+#include "engine/run/checkpoint/output_file.h"
 
 namespace thinwire {
 namespace {
@@ -21,23 +23,15 @@ std::string sum_of(const json& places) {
   return printed("%08x", crc32c(std::as_bytes(std::span(text))));
 }
 
-std::string hex_of(const ProductAlgorithm& algorithm) {
-  std::string digits;
-  for (const std::byte b : algorithm.words) digits += printed("%02x", std::to_integer<unsigned>(b));
-  return digits;
-}
-
 ProductAlgorithm algorithm_of(const std::string& product, const json& entry) {
   ProductAlgorithm algorithm;
   const auto bad = [&] { return "of \"" + product + "\" it holds no algorithm"; };
   if (!entry.is_object()) throw bad();
   const json digits = entry.value("algorithm", json()), ms = entry.value("ms", json());
   if (!digits.is_string() || !ms.is_number()) throw bad();
-  const std::string& text = digits.get_ref<const std::string&>();
-  if (text.size() != 2 * algorithm.words.size() || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-    throw bad();
-  for (size_t i = 0; i < algorithm.words.size(); ++i)
-    algorithm.words[i] = static_cast<std::byte>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  const auto bytes = from_hex(digits.get_ref<const std::string&>());
+  if (!bytes || bytes->size() != algorithm.words.size()) throw bad();
+  std::memcpy(algorithm.words.data(), bytes->data(), bytes->size());
   algorithm.ms = ms.get<double>();
   return algorithm;
 }
@@ -64,7 +58,7 @@ std::string ProductFile::text() const {
   json all = json::object();
   for (const auto& [place, table] : places)
     for (const auto& [product, algorithm] : table)
-      all[place][product] = {{"algorithm", hex_of(algorithm)}, {"ms", algorithm.ms}};
+      all[place][product] = {{"algorithm", to_hex(algorithm.words)}, {"ms", algorithm.ms}};
   const std::string sum = sum_of(all);
   return json({{"format", kFormat}, {"crc32c", sum}, {"places", std::move(all)}}).dump(1) + "\n";
 }

@@ -22,6 +22,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
                            LossScaler& scaler, StepTimer& timer) {
   Replica& r = replica_;
   prepare(micro_batches);
+  const Call call{micro_batches, next_micro, progress, timer};
   StepOutcome outcome;
   const OptimConfig& optim = r.config().optim;
   const int64_t consumed = progress.consumed_samples;
@@ -35,7 +36,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
     clock.loss_scale = scale, clock.train = true;
   }
   if (r.momentum() != nullptr) r.momentum()->begin(r.exec(), progress.updates, outcome.loss_scale);
-  if (r.counts_tokens()) count_tokens(micro_batches, next_micro, progress, timer);
+  if (r.counts_tokens()) count_tokens(call);
   const double sums[kSumCount] = {};
   r.write(r.buffers().sums, sums, sizeof sums);
   r.traffic().begin(uses_);
@@ -43,7 +44,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
 
   for (const PlanNode& node : plan_.nodes) {
     const auto from = StepTimer::Clock::now();
-    execute(node, micro_batches, next_micro, progress, outcome, timer);
+    execute(node, call, outcome);
     if (node_sink_) node_sink_(node, from, StepTimer::Clock::now());
   }
   ++progress.step;
@@ -78,11 +79,11 @@ void TrainStep::prepare(int micro_batches) {
     TW_CHECK(plan_.slots[c] <= static_cast<int>(mail_[c].size()), "more slots than a full batch needs");
 }
 
-void TrainStep::execute(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
-                        TrainProgress& progress, StepOutcome& outcome, StepTimer& timer) {
+void TrainStep::execute(const PlanNode& node, const Call& call, StepOutcome& outcome) {
+  StepTimer& timer = call.timer;
   switch (node.kind) {
     case NodeKind::kForward:
-      return forward(node, micro_batches, next_micro, progress, timer);
+      return forward(node, call);
     case NodeKind::kBackward:
     case NodeKind::kBackwardInput:
     case NodeKind::kBackwardWeight: {
@@ -111,15 +112,14 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
   }
 }
 
-void TrainStep::read_batches(int last, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                             StepTimer& timer) {
-  const auto t = timer.measure(StepPart::kData);
+void TrainStep::read_batches(int last, const Call& call) {
+  const auto t = call.timer.measure(StepPart::kData);
   const RankLayout& layout = replica_.layout();
   const int64_t dp = layout.data_size();
   for (; batches_read_ <= last; ++batches_read_) {
-    const Batch& batch = batches_[batches_read_] = next_micro();
-    progress.consumed_samples += batch.rows * dp;
-    progress.consumed_tokens += batch.rows * replica_.config().data.seq_length * dp;
+    const Batch& batch = batches_[batches_read_] = call.next_micro();
+    call.progress.consumed_samples += batch.rows * dp;
+    call.progress.consumed_tokens += batch.rows * replica_.config().data.seq_length * dp;
     if (layout.shard.cut.whole()) continue;
     const AttentionPairs work =
         attention_pairs(batch, layout.shard.cut, layout.shard.whole.window, layout.shard.exchanges_heads());
@@ -128,10 +128,9 @@ void TrainStep::read_batches(int last, const std::function<Batch()>& next_micro,
 }
 
 // Gradients are divided by the tokens that count in the whole step, so these are known before the first of them.
-void TrainStep::count_tokens(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                             StepTimer& timer) {
+void TrainStep::count_tokens(const Call& call) {
   Replica& r = replica_;
-  read_batches(micro_batches - 1, next_micro, progress, timer);
+  read_batches(call.micro_batches - 1, call);
   step_tokens_ = 0.0;
   for (const auto& [micro, batch] : batches_) step_tokens_ += counted_tokens(batch);
   const View total = r.buffers().sums.element_range(kSumLoss, 1);
@@ -141,19 +140,18 @@ void TrainStep::count_tokens(int micro_batches, const std::function<Batch()>& ne
   step_tokens_ /= static_cast<double>(r.layout().copies() * r.layout().mesh.context);  // batches are whole sequences
 }
 
-void TrainStep::forward(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
-                        TrainProgress& progress, StepTimer& timer) {
+void TrainStep::forward(const PlanNode& node, const Call& call) {
   Replica& r = replica_;
   Stage& stage = r.stage(node.chunk);
   const int64_t dp = r.layout().data_size();
-  read_batches(node.micro, next_micro, progress, timer);
-  const auto t = timer.measure(StepPart::kForward);
+  read_batches(node.micro, call);
+  const auto t = call.timer.measure(StepPart::kForward);
   Mail& m = mail(node.chunk, node.slot);
   m.activation_in.wait(r.stream());
   m.activation_out.wait(r.stream());
   const Batch& batch = batches_.at(node.micro);
   const double tokens =
-      r.counts_tokens() ? step_tokens_ : counted_tokens(batch) * static_cast<double>(micro_batches * dp);
+      r.counts_tokens() ? step_tokens_ : counted_tokens(batch) * static_cast<double>(call.micro_batches * dp);
   const MicroBatch micro = r.upload(batch, tokens, true, node.chunk, node.slot);
   if (node.chunk == r.chunks() - 1) batches_.erase(node.micro);
   r.traffic().set_last(false);

@@ -79,14 +79,19 @@ class TrainStep {
     Ticket activation_in, activation_out, gradient_in, gradient_out;
   };
 
+  // What run() was called with.
+  struct Call {
+    int micro_batches;
+    const std::function<Batch()>& next_micro;
+    TrainProgress& progress;
+    StepTimer& timer;
+  };
+
   void prepare(int micro_batches);
-  void execute(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
-               TrainProgress& progress, StepOutcome& outcome, StepTimer& timer);
-  void read_batches(int last, const std::function<Batch()>& next_micro, TrainProgress& progress, StepTimer& timer);
-  void count_tokens(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                    StepTimer& timer);
-  void forward(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
-               TrainProgress& progress, StepTimer& timer);
+  void execute(const PlanNode& node, const Call& call, StepOutcome& outcome);
+  void read_batches(int last, const Call& call);
+  void count_tokens(const Call& call);
+  void forward(const PlanNode& node, const Call& call);
   void backward(const PlanNode& node);
   void exchange(const PlanNode& node);
   void control(StepOutcome& outcome);

@@ -31,9 +31,7 @@ void hash_unit(Replica& replica, int unit, std::vector<std::byte>& bytes, std::s
     if (p.unit != unit || !weight) continue;
     bytes.resize(weight.bytes());
     replica.read(weight, bytes.data());
-    RunningHash hash;
-    hash.add(bytes);
-    lines += part_name(p) + "\t" + hash.digest() + "\n";
+    lines += part_name(p) + "\t" + hash_bytes(bytes) + "\n";
   }
 }
 

@@ -120,16 +120,14 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory) {
   return found;
 }
 
-Manifest verify_checkpoint(const std::string& checkpoint_dir, Control& control, const std::function<void()>& progress) {
+Manifest verify_checkpoint(const std::string& checkpoint_dir, Control& control, const GotOn& progress) {
   Manifest manifest;
   on_all_ranks(control, [&] { manifest = read_manifest(checkpoint_dir); });
   on_all_ranks(control, kMeetEvery, [&](const GotOn& got_on) {
-    VerifyFiles share(checkpoint_dir, manifest, control.rank(), control.size());
-    while (!share.done()) {
-      share.advance(kMeetEvery);
-      if (progress) progress();
-      got_on(kMeetEvery);
-    }
+    verify_files(checkpoint_dir, manifest, control.rank(), control.size(), [&](uint64_t bytes) {
+      if (progress) progress(bytes);
+      got_on(bytes);
+    });
   });
   return manifest;
 }

@@ -32,9 +32,9 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory);
 // file that holds exactly the tensors of the manifest with their types and sizes. Throws Error(kBadData) at the first
 // fault, naming file, expected and found. Returns the manifest.
 // A collective of `control`: each rank reads a share of the files, and a fault that one finds is the Error of all.
-// `progress` is called after every 256 MiB of a share.
+// `progress` is told of the bytes of its share, every MiB.
 Manifest verify_checkpoint(const std::string& checkpoint_dir, Control& control = one_rank(),
-                           const std::function<void()>& progress = {});
+                           const GotOn& progress = {});
 
 // What a user may name: a checkpoint itself, a directory of checkpoints, or a run directory with `checkpoints/` in it.
 // Returns the checkpoints found there, newest first. Throws Error(kBadData) when there is none.

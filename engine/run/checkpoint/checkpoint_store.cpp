@@ -31,7 +31,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double kSeeSeconds = 5;                        // until other nodes must see what rank 0 wrote
 constexpr double kLeaveSeconds = 30;                     // a store that is destroyed waits so long for other ranks
 constexpr std::chrono::milliseconds kBeat{100};          // between two checks whether the writer makes progress
-constexpr uint64_t kReadBackSlice = uint64_t{64} << 20;  // a sign of life after each
 constexpr char kStillWriting[] = "rank 0 still writes";  // no outcome reads like this
 
 std::string checkpoint_name(int64_t step) {
@@ -327,7 +326,7 @@ std::string CheckpointStore::write_part(int64_t step) {
 void CheckpointStore::read_back(const Manifest& part) {
   if (options_.keep_last <= 0) return;
   try {
-    for (VerifyFiles files(temporary_, part, 0, 1); !files.done(); ++signs_) files.advance(kReadBackSlice);
+    verify_files(temporary_, part, 0, 1, [this](uint64_t) { ++signs_; });
   } catch (const Error& e) {
     if (e.code() != ExitCode::kBadData) throw;
     throw_io(std::string("what was written does not read back: ") + e.what());
@@ -394,7 +393,7 @@ void CheckpointStore::prune() {
     if (good < keep) {
       if (!verified_.contains(checkpoint.name)) {
         try {
-          verify_checkpoint(checkpoint.path, one_rank(), [this] { ++signs_; });
+          verify_checkpoint(checkpoint.path, one_rank(), [this](uint64_t) { ++signs_; });
           verified_.insert(checkpoint.name);
         } catch (const Error& e) {
           if (e.code() != ExitCode::kBadData) throw;  // not the checkpoint's fault

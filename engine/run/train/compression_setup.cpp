@@ -10,6 +10,11 @@
 
 namespace thinwire {
 
+DType wire_dtype(const RunConfig& config, Site site) {
+  const bool wide = site == Site::kDpGradient || site == Site::kEmbedding || site == Site::kControl;
+  return wide ? DType::f32 : config.model.dtype;
+}
+
 bool compresses_param_sync(const RunConfig& config, int stage) {
   return std::ranges::any_of(config.compression.at(Site::kZeroParameter), [&](const SiteRule& rule) {
     return rule.codec.codec != "identity" && selects_stage(rule.select, stage);
@@ -61,7 +66,7 @@ SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh) {
   };
   std::map<Site, Has> sites;
   each_compression(config, mesh, [&](const SiteCompression& c) {
-    const bool wide = c.site == Site::kDpGradient || c.site == Site::kEmbedding || config.model.dtype == DType::f32;
+    const bool wide = wire_dtype(config, c.site) == DType::f32;
     const SiteCompression& last = compression_at(c, INT64_MAX);
     Has& has = sites[c.site];
     has.light = has.light || last.light != nullptr;

@@ -13,6 +13,8 @@
 
 namespace thinwire {
 
+// The type that a site's messages have where nothing codes them.
+DType wire_dtype(const RunConfig& config, Site site);
 // Whether the parameter all-gather behind the optimizer is compressed, on a rank of this pipeline stage.
 bool compresses_param_sync(const RunConfig& config, int stage);
 // That of an embedding that first and last stage share: on both, since both hear one message.

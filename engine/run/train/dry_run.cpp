@@ -55,18 +55,6 @@ StagePrice price_stage(const RunConfig& config, int stage) {
   return price;
 }
 
-std::string wire_type(const RunConfig& c, Site site) {
-  switch (site) {
-    case Site::kDpGradient:
-    case Site::kEmbedding:
-      return "fp32";
-    case Site::kControl:
-      return "";
-    default:
-      return std::string(name_of(c.model.dtype));
-  }
-}
-
 std::string name_of_compression(const SiteCompression& compression) {
   std::string name = compression.rounds != nullptr ? compression.rounds->name() : "";
   if (name.empty()) name = compression.first != nullptr ? compression.first->name() : "as it is";
@@ -112,7 +100,7 @@ void print_sites(std::string& out, const RunConfig& c, const std::vector<StagePr
     std::string line = std::to_string(most) + " bytes";
     if (least != most) line = std::to_string(least) + " to " + line;
     line += " in " + std::to_string(operations) + (operations == 1 ? " operation" : " operations");
-    if (const std::string type = wire_type(c, site); !type.empty()) line += ", " + type;
+    if (site != Site::kControl) line += ", " + std::string(name_of(wire_dtype(c, site)));
     if (!exact) line = "at most " + line;
     if (const std::string name = compression_name(c, site); !name.empty() && most > 0)
       line += printed(", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most)) + name;

@@ -54,14 +54,12 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& 
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
     const SiteCounters& c = counts.sites[site];
     if (c.operations == 0 && counts.wire_total[site] == 0.0) continue;
-    const Site which = static_cast<Site>(site);
-    const bool wide = which == Site::kDpGradient || which == Site::kEmbedding || which == Site::kControl;
     SiteRecord r;
     r.site = std::string(kSiteNames[site]);
     r.logical_bytes = c.logical_bytes, r.wire_bytes = c.wire_bytes;
     r.logical_bytes_total = static_cast<int64_t>(counts.logical_total[site]);
     r.wire_bytes_total = static_cast<int64_t>(counts.wire_total[site]);
-    r.baseline_dtype = std::string(name_of(wide ? DType::f32 : run.model.dtype));
+    r.baseline_dtype = std::string(name_of(wire_dtype(run, static_cast<Site>(site))));
     r.encode_ms = static_cast<double>(c.compression.encode_ns) * 1e-6,
     r.decode_ms = static_cast<double>(c.compression.decode_ns) * 1e-6;
     if (c.compression.signal_square > 0.0)

@@ -100,7 +100,7 @@ class RunSession {
   // take_compression_state does.
   bool go_on_from(const VerifiedCheckpoint& found, const RunState& state, bool with_optimizer);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
-  bool take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
+  bool take_compression_state(const VerifiedCheckpoint& found, Replica& replica, LoadOptions& options);
   // After the load that take_compression_state has prepared, where only the number of data ranks has changed.
   void adopt_residuals(const VerifiedCheckpoint& found, Replica& replica);
   // Returns what take_compression_state does.

@@ -1,6 +1,5 @@
 // Decides which state of a checkpoint this run takes over: moments, momentum, residuals and warm starts.
 #include <algorithm>
-#include <map>
 #include <span>
 #include <utility>
 
@@ -24,13 +23,11 @@ bool stores(const Manifest& manifest, std::string_view prefix) {
 // Whether a checkpoint holds every tensor that is visited, with the same size and dtype.
 class StoredLookup final : public StateVisitor {
  public:
-  explicit StoredLookup(const Manifest& manifest) {
-    for (const auto& t : manifest.tensors) stored_[t.name] = {t.place.rows * t.place.cols, t.dtype};
-  }
+  explicit StoredLookup(const StoredTensors& stored) : stored_(stored) {}
   void tensor(const GlobalSlice& slice) override {
-    const auto found = stored_.find(slice.name);
-    all_ = all_ && found != stored_.end() &&
-           found->second == std::pair(slice.rows * slice.cols, to_st_dtype(slice.local.dtype));
+    const ManifestTensor* const found = stored_.find(slice.name);
+    all_ = all_ && found != nullptr && found->place.rows * found->place.cols == slice.rows * slice.cols &&
+           found->dtype == to_st_dtype(slice.local.dtype);
   }
   void integer(const std::string&, int64_t&) override {}
   void real(const std::string&, double&) override {}
@@ -38,7 +35,7 @@ class StoredLookup final : public StateVisitor {
   bool all_found() const { return all_; }
 
  private:
-  std::map<std::string, std::pair<int64_t, StDtype>> stored_;
+  const StoredTensors& stored_;
   bool all_ = true;
 };
 
@@ -67,7 +64,7 @@ bool RunSession::go_on_from(const VerifiedCheckpoint& found, const RunState& sta
   if (with_optimizer) {
     take_momentum(found.manifest, options);
     if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
-    replica_loaded = take_compression_state(found.manifest, state.replica, options);
+    replica_loaded = take_compression_state(found, state.replica, options);
   } else {
     options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/", "coding/", "replica/", "revision/", "spike/"};
   }
@@ -91,12 +88,14 @@ void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) c
 // Residuals and warm starts are loaded only from a checkpoint of the same layout and rules. Where the number of data
 // ranks alone differs, adopt_residuals() follows; otherwise they start at zero, and the log says so. Returns whether
 // the checkpoint holds this rank's weights as a compressed parameter all-gather left them.
-bool RunSession::take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
+bool RunSession::take_compression_state(const VerifiedCheckpoint& found, Replica& replica, LoadOptions& options) {
+  const Manifest& manifest = found.manifest;
+  const StoredTensors stored(found.path, manifest);
   bool replica_loaded = replica.has_replica_state();
   if (replica_loaded) {
-    StoredLookup stored(manifest);
-    replica.visit_synced(stored, false);
-    replica_loaded = stored.all_found();
+    StoredLookup lookup(stored);
+    replica.visit_synced(lookup, false);
+    replica_loaded = lookup.all_found();
   }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
   // Missing where timing had decided nothing yet, and in older formats: trials begin anew.
@@ -108,9 +107,9 @@ bool RunSession::take_compression_state(const Manifest& manifest, Replica& repli
   bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
               manifest.info.value("cut", cut_) == cut_;  // older checkpoints have no cut
   if (replica.mesh() != nullptr) {
-    StoredLookup stored(manifest);
-    replica.mesh()->visit_states(stored);
-    fits = fits && stored.all_found();
+    StoredLookup lookup(stored);
+    replica.mesh()->visit_states(lookup);
+    fits = fits && lookup.all_found();
   }
   fits = job_.control().agree_max(fits ? 0 : 1) == 0;
   if (fits && replica.mesh() != nullptr) return replica_loaded;

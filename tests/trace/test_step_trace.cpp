@@ -127,17 +127,19 @@ TEST(StepTrace, RandomTracesAreSoundAndComplete) {
         now += below(10);
       }
     }
-    EXPECT_EQ(trace.events(), recorded);
-    EXPECT_EQ(trace.dropped(), 0);
+    EXPECT_EQ(json::parse(trace.json())["otherData"]["dropped_events"], 0);
+    size_t shown = 0;
     double busy_here[kSiteNames.size()] = {}, waited_here = 0, computed_here = 0;
     for (const auto& [name, slices] : tracks_of(trace.json(), round)) {
       double sum = 0;
       for (const Slice& s : slices) sum += s.to - s.from;
+      shown += slices.size();
       if (name == "waiting") waited_here += sum;
       if (name == "compute") computed_here += sum;
       for (size_t s = 0; s < kSiteNames.size(); ++s)
         if (name == kSiteNames[s] || name.rfind(std::string(kSiteNames[s]) + " +", 0) == 0) busy_here[s] += sum;
     }
+    EXPECT_EQ(shown, recorded);
     EXPECT_NEAR(waited_here, waited, 1e-3);
     EXPECT_NEAR(computed_here, computed, 1e-3);
     for (size_t s = 0; s < kSiteNames.size(); ++s) EXPECT_NEAR(busy_here[s], busy[s], 1e-3) << kSiteNames[s];
@@ -147,8 +149,6 @@ TEST(StepTrace, RandomTracesAreSoundAndComplete) {
 TEST(StepTrace, AFullBufferCountsAndSaysSo) {
   StepTrace trace(0, 10);
   for (int i = 0; i < 25; ++i) trace.compute("F", i, 0, at(i), at(i + 1));
-  EXPECT_EQ(trace.events(), 10u);
-  EXPECT_EQ(trace.dropped(), 15);
   const json j = json::parse(trace.json());
   EXPECT_EQ(j["otherData"]["dropped_events"], 15);
   EXPECT_EQ(tracks_of(trace.json(), 0).at("compute").size(), 10u);
@@ -163,7 +163,6 @@ TEST(StepTrace, ThreadsRecordTogetherAndEmptyIsAFile) {
         trace.operation(note(static_cast<Site>(t), "send", static_cast<uint32_t>(i)), at(10 * i), at(10 * i + 5));
     });
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(trace.events(), 3600u);
   const auto tracks = tracks_of(trace.json(), 1);
   for (int t = 0; t < 4; ++t) EXPECT_EQ(tracks.at(std::string(kSiteNames[static_cast<size_t>(t)])).size(), 900u);
   const test::Scratch scratch;

@@ -15,7 +15,6 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
-#include "engine/base/core/program.h"
 #include "engine/base/core/text.h"
 #include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/output_file.h"
@@ -181,11 +180,9 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
 
 // Runs `action`; what it throws becomes an outcome.
 CheckpointStore::Outcome CheckpointStore::attempt(const std::function<std::string()>& action) const {
-  Outcome outcome;
-  const Failure failure =
-      failure_of([&] { outcome.path = action(); }, directory_ + ": out of memory while saving a checkpoint");
-  outcome.code = failure.code, outcome.message = failure.message;
-  return outcome;
+  std::string path;
+  Failure failure = failure_of([&] { path = action(); }, directory_ + ": out of memory while saving a checkpoint");
+  return {std::move(failure), std::move(path)};
 }
 
 std::string CheckpointStore::Outcome::to_text() const {
@@ -195,7 +192,7 @@ std::string CheckpointStore::Outcome::to_text() const {
 CheckpointStore::Outcome CheckpointStore::Outcome::from_text(const std::string& text) {
   const size_t a = text.find('\n'), b = text.find('\n', a + 1);
   TW_CHECK(b != std::string::npos, text);
-  return {std::stoi(text), text.substr(a + 1, b - a - 1), text.substr(b + 1)};
+  return {{std::stoi(text), text.substr(b + 1)}, text.substr(a + 1, b - a - 1)};
 }
 
 // Rank 0 makes it while all ranks wait for its name, so that every writer finds it.

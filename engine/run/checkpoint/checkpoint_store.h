@@ -1,9 +1,5 @@
-// The writer's side of a directory of checkpoints: copy, write behind, commit, prune; and finding the newest good one.
-//
-// Commit: step_000123.tmp-<job>-<nonce>/ is filled with shard files (hashed in memory before they are written,
-// flushed), by all ranks at once; when rank 0 has found every rank's note of completion it writes manifest.json
-// (flushed), flushes the directory, reads the lease token again, renames the directory to step_000123 (step_000123-2 if
-// that exists) and flushes its parent. latest.json is a convenience for people: loading scans.
+// The writer's side of a directory of checkpoints: copy, write behind, commit (checkpoint.md says how), prune; and
+// finding the newest good one.
 #pragma once
 
 #include <atomic>
@@ -18,6 +14,7 @@
 #include <string_view>
 #include <thread>
 
+#include "engine/base/core/program.h"
 #include "engine/run/checkpoint/checkpoint_reader.h"
 #include "engine/run/checkpoint/rank_parts.h"
 #include "engine/run/checkpoint/run_lock.h"
@@ -85,9 +82,8 @@ class CheckpointStore {
 
  private:
   // How a write fared; travels between ranks as text.
-  struct Outcome {
-    int code = 0;  // of the Error, 0: good
-    std::string path, message;
+  struct Outcome : Failure {
+    std::string path;
     std::string to_text() const;
     static Outcome from_text(const std::string& text);
   };

@@ -104,16 +104,6 @@ void StepTrace::align(int64_t origin_ns, int64_t offset_ns, const std::string& c
   origin_ = origin_ns, offset_ = offset_ns, clock_note_ = clock_note;
 }
 
-size_t StepTrace::events() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return used_;
-}
-
-int64_t StepTrace::dropped() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return dropped_;
-}
-
 std::string StepTrace::json() const {
   std::vector<Event> events;
   int64_t dropped = 0;

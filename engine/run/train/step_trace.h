@@ -57,9 +57,6 @@ class StepTrace final : public OperationSink, public SpillSink {
   void write(const std::string& path) const;
   std::string json() const;
 
-  size_t events() const;
-  int64_t dropped() const;  // events that did not fit
-
   static constexpr size_t kDefaultCapacity = 400000;
 
  private:

@@ -63,6 +63,8 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
   }
   StatusFile(status_path(dir), steps).ended(ExitCode::kFinished, steps, evil ? kEvil : "");
   nlohmann::json config = {{"num_layers", 4}, {"seq_length", 64}, {"optimizer", {{"type", evil ? kEvil : "AdamW"}}}};
+  config["tokenizer"] = nullptr;
+  config["_notes"] = {{"tokenizer_type", "a remark, which is no fact of the run"}};
   config["compression"] = {{"preset", evil ? kEvil : "thinwire"}, {"adapt", true}, {"sends", "gradient"}};
   config["compression"][evil ? kEvil : "dp.gradient"] = {
       {"codec", evil ? kEvil : "block_int"},
@@ -155,6 +157,7 @@ TEST(Report, ReadsBackWhatTheRunWrote) {
   EXPECT_EQ(column(9, &SiteStep::exposed_ms), (std::vector<double>{1, 0.5}));
   EXPECT_EQ(column(9, &SiteStep::busy_ms), (std::vector<double>{4, 0}));
   EXPECT_EQ(run.facts.front(), (std::pair<std::string, std::string>{"layers", "4"}));
+  for (const auto& [label, value] : run.facts) EXPECT_NE(label, "tokenizer") << value;
   EXPECT_EQ(run.steps[9].wire_bytes_total, 800);
   EXPECT_EQ(run.steps[7].sites[0].rel_error, 0.375);
   EXPECT_TRUE(std::isnan(run.steps[8].sites[0].rel_error));  // not measured in this step

@@ -94,7 +94,10 @@ TEST(HfConfig, Llama3ScalingIsReadInBothSpellingsAndWritten) {
   const ModelConfig plain = model_config_from_hf(llama());
   EXPECT_FALSE(model_config_to_json(plain).contains("rope_scaling_factor"));  // as older checkpoints have it
   EXPECT_EQ(error_of([&] { require_same_model("there", now, plain); }).code(), ExitCode::kBadConfig);
-  EXPECT_NO_THROW(require_same_model("there", plain, now, true));  // finetune for a longer context
+  // finetune for a longer context, which may also be a forgotten key
+  EXPECT_NE(require_same_model("there", plain, now, true).find("rope_scaling_factor: 1.0, here 8.0"),
+            std::string::npos);
+  EXPECT_EQ(require_same_model("there", plain, plain, true), "");
 }
 
 // sliding_window counts the token itself; null is none, and left out it is 4096.
@@ -122,6 +125,19 @@ TEST(HfConfig, ARefusalNamesTheKeysThatMendIt) {
       error_of([&] { require_same_model("there", model_config_from_hf(llama()), here); }).what();
   EXPECT_NE(message.find("norm_eps: 1e-06, here 1e-05 (rms_norm_epsilon)"), std::string::npos) << message;
   EXPECT_EQ(message.find("use_bias_in_norms"), std::string::npos) << message;
+}
+
+// Hugging Face's tables have the vocabulary's rows, a checkpoint's those of its padding.
+TEST(HfConfig, TablesOfOtherRowsAreAnotherModel) {
+  ModelConfig weights = model_config_from_hf(llama()), here = weights;
+  here.vocab = 102, here.padded_vocab = weights.padded_vocab;
+  const auto refused = [&](bool finetune) {
+    return std::string(error_of([&] { require_same_model("there", weights, here, finetune); }).what());
+  };
+  EXPECT_NE(refused(false).find("vocab: 101, here 102 (vocab_size)"), std::string::npos);
+  EXPECT_NE(require_same_model("there", weights, here, true).find("vocab: 101, here 102"), std::string::npos);
+  here.padded_vocab = weights.padded_vocab + 128;
+  EXPECT_NE(refused(true).find("(make_vocab_size_divisible_by, vocab_size)"), std::string::npos);
 }
 
 TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {

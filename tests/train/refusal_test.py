@@ -251,12 +251,13 @@ class Refusals(RunCase):
                  ("rotary_pct", 0.25, "0.5", "0.25"), ("layernorm_epsilon", 1e-3, "1e-05", "0.001"),
                  ("bias_gelu_fusion", True, '"gelu"', '"gelu_tanh"'), ("gpt_j_residual", True, "false", "true"),
                  ("no_weight_tying", False, "false", "true"), ("use_bias_in_attn_linear", False, "true", "false"),
-                 ("ffn_hidden_size", 64, "128", "64"), ("pos_emb", "learned", '"rotary"', '"learned"')]
+                 ("ffn_hidden_size", 64, "128", "64"), ("vocab_size", 300, "256", "300"), ("pos_emb", "learned", '"rotary"', '"learned"')]
         for source, where in sources.items():
             for key, value, was, now in cases:
                 with self.subTest(source=source, key=key):
                     if (source, key) == ("finetune", "rotary_emb_base"):  # a longer context asks for another base, and for a window
-                        self.train(self.config("longer", train_iters=1, **{**same, **where, key: value, "sliding_window_width": 7}), expect=0)
+                        done = self.train(self.config("longer", train_iters=1, **{**same, **where, key: value, "sliding_window_width": 7}), expect=0)
+                        self.assertRegex(done.err, r"\n  rotary_base: 10000(\.0)?, here 5000(\.0)? \(rotary_emb_base\)\n  window: none, here 7 \(sliding_window_width\)\n")
                         continue
                     done = self.train(self.config(f"other-{source}-{key}", train_iters=1, **{**same, **where, key: value}))
                     self.expect(done, 78)

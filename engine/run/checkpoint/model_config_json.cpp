@@ -141,15 +141,16 @@ struct Reader {
 
 // `weights` with this run's values wherever a difference changes nothing that the weights compute; whatever is not
 // listed here, a field that is new included, must be equal.
-ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bool new_context) {
-  weights.vocab = here.vocab, weights.padded_vocab = here.padded_vocab;
+ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bool finetune) {
+  // A checkpoint's tables have the padded rows, Hugging Face's those of the vocabulary.
+  (finetune ? weights.vocab : weights.padded_vocab) = finetune ? here.vocab : here.padded_vocab;
   weights.seq_length = here.seq_length;
   if (here.positions != PositionKind::kLearned) weights.max_positions = here.max_positions;
   // Fractions that turn the same elements are the same.
   if (weights.rotary_length() == here.rotary_length()) weights.rotary_fraction = here.rotary_fraction;
-  if (here.positions != PositionKind::kRotary || new_context)
+  if (here.positions != PositionKind::kRotary || finetune)
     weights.rotary_base = here.rotary_base, weights.rope_scaling = here.rope_scaling;
-  if (new_context) weights.window = here.window;
+  if (finetune) weights.window = here.window;
   if (here.norm == NormKind::kRmsNorm || weights.norm == NormKind::kRmsNorm)
     weights.bias_norm = here.bias_norm;  // it has no shift
   weights.init = here.init, weights.output_init = here.output_init, weights.init_std = here.init_std;
@@ -168,6 +169,8 @@ const char* key_of(const std::string& field, const ModelConfig& weights) {
       {"heads", "num_attention_heads"},
       {"kv_heads", "num_kv_heads"},
       {"ffn", "ffn_hidden_size"},
+      {"vocab", "vocab_size"},
+      {"padded_vocab", "make_vocab_size_divisible_by, vocab_size"},
       {"max_positions", "max_position_embeddings"},
       {"positions", "pos_emb"},
       {"rotary_fraction", "rotary_pct"},
@@ -186,6 +189,22 @@ const char* key_of(const std::string& field, const ModelConfig& weights) {
     if (field == name) return key;
   }
   return nullptr;  // a key of the same name
+}
+
+// A line for each: "\n  rotary_base: 500000.0, here 10000.0 (rotary_emb_base)".
+std::string differences(const ModelConfig& weights, const ModelConfig& here) {
+  Writer theirs{.all = true}, ours{.all = true};
+  walk(weights, theirs);
+  walk(here, ours);
+  std::string text;
+  for (const auto& [field, value] : ours.out.items()) {
+    if (theirs.out.at(field) == value) continue;
+    const auto shown = [&](const json& v) { return field == "window" && v == kNoWindow ? "none" : v.dump(); };
+    const char* key = key_of(field, weights);
+    text += "\n  " + field + ": " + shown(theirs.out.at(field)) + ", here " + shown(value) +
+            (key == nullptr ? "" : " (" + std::string(key) + ")");
+  }
+  return text;
 }
 
 }  // namespace
@@ -220,23 +239,14 @@ ModelConfig model_config_from_json(const json& value) {
   return config;
 }
 
-void require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here,
-                        bool new_context) {
-  Writer w{.all = true}, h{.all = true};
-  const ModelConfig same = with_free_fields_of(weights, here, new_context);
-  walk(same, w);
-  walk(here, h);
-  const json &theirs = w.out, &ours = h.out;
-  std::string text;
-  for (const auto& [field, value] : ours.items()) {
-    if (theirs.at(field) == value) continue;
-    const char* key = key_of(field, weights);
-    text += "\n  " + field + ": " + theirs.at(field).dump() + ", here " + value.dump() +
-            (key == nullptr ? "" : " (" + std::string(key) + ")");
+std::string require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here,
+                               bool finetune) {
+  const std::string other = differences(with_free_fields_of(weights, here, finetune), here);
+  if (!other.empty()) {
+    throw_bad_config(where + ": these weights belong to another model (theirs, this configuration's):" + other +
+                     "\nset these keys to the weights' values, or take weights of this model");
   }
-  if (text.empty()) return;
-  throw_bad_config(where + ": these weights belong to another model (theirs, this configuration's):" + text +
-                   "\nset these keys to the weights' values, or take weights of this model");
+  return finetune ? differences(with_free_fields_of(weights, here, false), here) : "";
 }
 
 }  // namespace thinwire

@@ -23,10 +23,12 @@ double shortest_double(float value);
 //
 // Throws Error(kBadConfig), beginning with `where`, that names every number of the architecture in which the weights'
 // model differs from this run's, with both values and the key to set. What may differ: dropout, initialisation,
-// precision, recompute, weight decay, the length of sequences (but not the rows of a learned position table), and
-// vocabulary, whose rows are held to their shapes when they are read; with new_context also base and scaling of the
-// rotary frequencies and the sliding window, which a longer context asks for.
-void require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here,
-                        bool new_context = false);
+// precision, recompute, weight decay, the length of sequences (but not the rows of a learned position table), and the
+// vocabulary's padding. With `finetune` the padding must be the same and the vocabulary may differ, and so may base and
+// scaling of the rotary frequencies and the sliding window, which a longer context asks for. Returns a line for each of
+// these that does differ, beginning with a line feed: right for a longer context, and a model undone where a key was
+// forgotten.
+std::string require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here,
+                               bool finetune = false);
 
 }  // namespace thinwire

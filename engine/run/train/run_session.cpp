@@ -226,7 +226,9 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
   const VerifiedCheckpoint found = find_newest_valid(path, job_.control());
   bool replica_loaded = false;
   if (run.finetune) {
-    require_same_model(found.path, model_of(found), run.model, true);
+    const std::string other = require_same_model(found.path, model_of(found), run.model, true);
+    if (!other.empty())
+      log_warning("warning: finetune takes these weights under other keys (theirs, this configuration's):" + other);
     const auto weights = [&](StateVisitor& v) { state.replica.visit_weights(v, false); };
     load_checkpoint(found, weights, load_options(), job_.control());
   } else {

@@ -53,11 +53,19 @@ TEST(MegatronArgs, ItsDefaultsWhereNoFileSaysOtherwise) {
   const RunConfig c = load(kSmall + "--tensor-model-parallel-size 2").run;
   EXPECT_EQ(c.model.hidden_dropout, 0.1f);
   EXPECT_EQ(c.model.activation, ActivationKind::kGeluTanh);
-  EXPECT_EQ(c.model.padded_vocab, 512);
+  EXPECT_EQ(c.model.padded_vocab, 384);  // whatever the layout, so that a run goes on under another
   EXPECT_EQ(c.optim.weight_decay, 0.01);
   EXPECT_EQ(c.optim.warmup_iters, 0);
   EXPECT_EQ(c.data.global_batch, 8);
   EXPECT_EQ(load(kSmall, {"configs/quickstart.json"}).run.model.hidden_dropout, 0.0f);
+}
+
+// One file of flags serves several runs, told apart by --save.
+TEST(MegatronArgs, ARunLivesWhereItSaves) {
+  EXPECT_EQ(load(kSmall).run.run_dir, "runs/m");
+  EXPECT_EQ(load(kSmall + "--save ckpt/a").run.run_dir, "ckpt/a");
+  EXPECT_EQ(load(kSmall + "--save ckpt/a --run-dir runs/b").run.run_dir, "runs/b");
+  EXPECT_EQ(load(kSmall + "--save ckpt/a", {"configs/quickstart.json"}).run.run_dir, "runs/quickstart");
 }
 
 // Both move samples to other places.
@@ -208,6 +216,7 @@ TEST(MegatronArgs, Wrong) {
   expect("--apply-layernorm-1p", "m.args: --apply-layernorm-1p:");
   expect("--dataloader-type cyclic", "dataloader_type: not supported");
   expect("--init-method-xavier-uniform", "init_method_xavier_uniform: not supported");
+  expect("--ckpt-step 5", "ckpt_step: not supported: name the checkpoint itself");
   expect("--num-experts 8", "m.args: --num-experts: num_experts: not supported: mixture of experts");
   expect("--fp8-format hybrid --bf16", "m.args: --fp8-format: fp8_format: hybrid needs device cuda");
   expect("--tensor-model-parallel-size 9000000000000000000", "tensor_model_parallel_size: ");

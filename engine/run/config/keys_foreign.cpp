@@ -109,8 +109,8 @@ KeyTopic noted_keys() {
        "override_lr_scheduler override_opt_param_scheduler");
   note("grouped-query attention follows from num_kv_heads", "group_query_attention");
   note("checkpoints have one format and hold what they need", R"(
-        ckpt_format use_checkpoint_args dist_ckpt_format checkpoint use_mcore_models transformer_impl s3_path
-        s3_chunk_size)");
+        ckpt_format dist_ckpt_format checkpoint use_mcore_models transformer_impl s3_path s3_chunk_size)");
+  note("the model's keys are given, and must be those of the checkpoint", "use_checkpoint_args");
   note("sampling is the program generate's", R"(
         text_gen_type temperature top_p top_k return_logits maximum_tokens prompt_end sample_input_file
         sample_output_file num_samples recompute)");
@@ -295,8 +295,8 @@ KeyTopic refused_keys() {
          {"\"fp32\""});
   refuse("samples are drawn in Megatron's order from the first", "dataloader_type", {"\"single\""});
   refuse("a run begins with its first sample; finetune starts anew from a checkpoint's weights",
-         "consumed_train_samples skipped_train_samples phase_transition_iterations ckpt_step iterations_to_skip",
-         {"0"});
+         "consumed_train_samples skipped_train_samples phase_transition_iterations iterations_to_skip", {"0"});
+  refuse("name the checkpoint itself, in a run_dir of its own: load=DIR/step_000400", "ckpt_step", {"0"});
   refuse("FSDP is zero_optimization.stage here", R"(
         use_torch_fsdp2 use_custom_fsdp use_megatron_fsdp data_parallel_sharding_strategy
         enable_full_sharding_in_hsdp)");

@@ -166,7 +166,8 @@ KeyTopic run_keys() {
   t.keys = {
       key("run_dir", kStringKey, "null",
           "Everything that the run leaves behind; an interrupted run resumes from here by itself.",
-          {.default_text = "runs/<name of the first configuration file>; without files save, or runs/run",
+          {.default_text = "runs/<name of the first configuration file>; without one save, or runs/<name of the "
+                           "--args-file>, or runs/run",
            .unit = "path"}),
       key("save", kStringKey, "null", "Directory of checkpoints.",
           {.default_text = "<run_dir>/checkpoints", .unit = "path"}),

@@ -88,7 +88,9 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
   for (size_t i = 0; i < of_files; ++i) add_flag(flags[i]);
   for (const std::string& text : overrides) reader.add_override(text);
   for (size_t i = of_files; i < flags.size(); ++i) add_flag(flags[i]);
-  const std::string first = !files.empty() ? files.front() : !args_files.empty() ? args_files.front() : "";
+  // One file of flags serves runs that are saved apart: with --save it names none of them.
+  const bool unnamed = args_files.empty() || reader.settings().contains("save");
+  const std::string first = !files.empty() ? files.front() : unnamed ? "" : args_files.front();
   ResolvedConfig resolved = finish(reader, first, options);
   resolved.notes.insert(resolved.notes.begin(), notes.begin(), notes.end());
   return resolved;

@@ -15,7 +15,6 @@ namespace thinwire {
 namespace {
 
 constexpr const char* kWarmUps[] = {"lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction"};
-constexpr int64_t kMostTensorRanks = 8192;  // 128 times as many is the most that a vocabulary is padded to
 
 bool gives(const MegatronFlag& flag, const std::string& key) {
   return flag.override.starts_with(key + "=");
@@ -169,22 +168,17 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
                              {"initial_loss_scale", 4294967296.0},
                              {"lr_wsd_decay_style", "exponential"},
                              {"lr_warmup_convention", "megatron"}};
-  int64_t tensor = 1;
-  bool fuses = true, pads = false;
+  bool fuses = true;
   for (const MegatronFlag& f : flags) {
     // The fused kernel is for gelu behind a bias. Without it gelu is the exact one.
     for (const char* other : {"swiglu=true", "no_bias_gelu_fusion=true", "disable_bias_linear=true"})
       fuses = fuses && f.override != other;
-    pads = pads || gives(f, "make_vocab_size_divisible_by");
     if (f.override == "optimizer=sgd") defaults["sgd_momentum"] = 0.9;
     // Where no token is left out, the mean over micro-batches and that over tokens are the same.
     if (f.override == "eod_mask_loss=true") defaults["calculate_per_token_loss"] = false;
-    if (gives(f, "tensor_model_parallel_size"))
-      tensor = std::clamp<int64_t>(std::atoll(f.override.c_str() + f.override.find('=') + 1), 1, kMostTensorRanks);
   }
   if (reads_query_groups(flags)) defaults["num_query_groups"] = 1;
   if (fuses) defaults["bias_gelu_fusion"] = true;
-  if (!pads) defaults["make_vocab_size_divisible_by"] = 128 * tensor;
   return defaults.dump();
 }
 

@@ -129,7 +129,7 @@ TEST(BadConfig, UnknownAndDuplicateKeys) {
       {"short name", with("\"tp\": 4"), {"nearest key: model_parallel_size"}},
       {"site cut at its dot",
        with("\"compression\": {\"dp\": {\"gradient\": {\"codec\": \"identity\"}}}"),
-       {"a.json:3:17: compression.dp: unknown key"}},
+       {"a.json:3:17: compression.dp: unknown key (nearest key: compression.dp.gradient)"}},
       {"site misspelled",
        with("\"compression\": {\"dp.gradients\": {\"codec\": \"identity\"}}"),
        {"a.json:3:17: ", "nearest key: compression.dp.gradient"}},

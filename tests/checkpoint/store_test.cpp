@@ -161,7 +161,7 @@ TEST(Store, MissingAndDifferingNamesAreSaid) {
       std::string(error_of([&] { load_newest(store, [&](StateVisitor& v) { v.integer("absent", absent); }); }).what())
           .find("absent"),
       std::string::npos);
-  // Fine-tuning: the moments are neither missed nor touched.
+  // no_load_optim: the moments are neither missed nor touched.
   std::vector<float> untouched(6, 9.0f);
   LoadOptions options;
   options.unwanted_prefixes = {"adam_m/", "adam_v/"};

@@ -143,18 +143,22 @@ TEST(Cast, EveryPairRoundsLikeTheScalarConversion) {
 TEST(Axpy, RoundsOnce) {
   for (DType type : compute_types()) {
     for (int64_t n : {1, 3, 17, 65, 1003, 70001}) {
-      std::mt19937 rng(8);
-      const Tensor x = random_tensor(rng, type, {n});
-      Tensor y = random_tensor(rng, type, {n});
-      std::vector<double> want, bound;
-      for (int64_t i = 0; i < n; ++i) {
-        want.push_back(y.at(i) + 0.7f * x.at(i));
-        bound.push_back((kU + unit_of(type)) * std::abs(want.back()) * 1.01 + tiny_of(type));
+      for (const float beta : {1.0f, 0.3f}) {  // beta * y is rounded to fp32 first, unless it is y
+        std::mt19937 rng(8);
+        const Tensor x = random_tensor(rng, type, {n});
+        Tensor y = random_tensor(rng, type, {n});
+        std::vector<double> want, bound;
+        for (int64_t i = 0; i < n; ++i) {
+          const double scaled = static_cast<double>(beta) * y.at(i);
+          want.push_back(scaled + 0.7f * x.at(i));
+          bound.push_back((kU + unit_of(type)) * std::abs(want.back()) * 1.01 + tiny_of(type) +
+                          (beta == 1.0f ? 0.0 : 1.01 * kU * std::abs(scaled)));
+        }
+        CpuExec exec;
+        axpy_op(*exec, {.alpha = 0.7f, .x = x, .y = y, .beta = beta});
+        expect_close(
+            y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "axpy");
       }
-      CpuExec exec;
-      axpy_op(*exec, {0.7f, x, y});
-      expect_close(
-          y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "axpy");
     }
   }
 }

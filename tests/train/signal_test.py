@@ -3,7 +3,7 @@ import random
 import signal
 import time
 
-from run_support import RunCase, generations, main
+from run_support import RunCase, facts, generations, main
 
 COMMON = {"train_iters": 12, "save_interval": 4, "eval_interval": 5, "eval_iters": 3, "hidden_dropout": 0.1}
 PACE = {"at": "step.begin", "do": "delay:0.03"}
@@ -51,23 +51,29 @@ class Signals(RunCase):
                 done = life.finish()
                 step = self.assert_preempted(done, config, signal.Signals(number).name)
                 self.assertIn(step, steps)
-                if step == 5:  # its evaluation waits for the next start
+                if name == "step of an evaluation":  # it waits for the next start; other signals may come in the middle of one
                     self.assertNotIn("eval at step 5", done.out + done.err)
                 self.finish_and_compare(alone, config)
 
-    def test_during_a_long_evaluation(self):
+    def test_a_long_evaluation_is_left_for_the_next_start(self):
         keys = {"train_iters": 6, "save_interval": 4, "eval_interval": 3, "eval_iters": 150, "hidden_dropout": 0.1}
         alone = self.config("alone", **keys)
         self.train(alone, expect=0)
-        config = self.config("stopped", **keys)
-        life = self.start(config)
-        self.assertTrue(life.wait_for("step 3/6"))
-        life.send(signal.SIGTERM)
-        done = life.finish()
-        self.expect(done, 75)
-        self.assertIn(self.status(config)["step"], (3, 4))
-        self.train(config, expect=0)
-        self.assert_same_run(alone, config)
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                config = self.config(f"stopped{ranks}", pipe_parallel_size=ranks, **keys)
+                life = self.start(config, ranks=ranks)
+                self.assertTrue(life.wait_for("step 3/6"))
+                life.send(signal.SIGUSR1)
+                done = life.finish()
+                self.assertEqual(self.assert_preempted(done, config, "SIGUSR1"), 3)
+                self.assertNotIn("eval at step 3", done.out + done.err)
+                self.train(config, ranks=ranks, expect=0)
+                if ranks == 1:
+                    self.assert_same_run(alone, config)
+                else:
+                    steps = [[line["step"] for line in facts(self.run_dir(c))[1]] for c in (alone, config)]
+                    self.assertEqual(*steps)
 
     def test_a_failed_save_gets_a_second_chance(self):
         alone = self.undisturbed()
@@ -126,6 +132,13 @@ class Signals(RunCase):
         time.sleep(2.4)
         life.send(signal.SIGTERM)
         self.assertEqual(self.assert_preempted(life.finish(), config, "SIGTERM"), 6)
+
+    def test_exit_interval(self):
+        alone = self.undisturbed()
+        config = self.config("by_fives", exit_interval=5, **COMMON)
+        for step in (5, 10):
+            self.assertEqual(self.assert_preempted(self.train(config), config, "exit_interval"), step)
+        self.finish_and_compare(alone, config)
 
     def test_exit_duration(self):
         alone = self.undisturbed()

@@ -151,9 +151,11 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
       if (!ours) {
         const bool one_bit = key.name == "optimizer.type" &&
                              (lower(v.text).find("onebit") == 0 || lower(v.text).find("zerooneadam") == 0);
+        const bool bits = key.name.ends_with(".codec") && lower(v.text).rfind("int", 0) == 0;
         const bool layer_type = key.name == "pipe_partition_method" && lower(v.text).rfind("type:", 0) == 0;
         r.error = shown(v.text) +
                   (layer_type ? " is not supported: all layers are of one class, so there is none to count"
+                   : bits     ? " is not an allowed value: say block_int with `bits`"
                    : one_bit  ? " is a preset here: say adam and \"compression\": \"one_bit_adam\""
                               : " is not an allowed value" + nearest_word(key, v.text)) +
                   " (allowed: " + join(key.allowed, " | ") + ((key.types & kBoolKey) != 0 ? " | true | false" : "") +

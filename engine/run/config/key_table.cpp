@@ -175,9 +175,14 @@ std::string KeyTable::section_value_key(const std::string& section) const {
 
 std::string KeyTable::nearest(const std::string& name) const {
   if (name.size() > 80) return "";  // no key is that long, and the time is quadratic in the length
-  // An object in an object where the name has a dot: {"dp": {"gradient": ...}}.
-  if (const auto it = sections_.lower_bound(name + "."); it != sections_.end() && it->starts_with(name + "."))
-    return *it;
+  // An object in an object where the name has a dot: {"dp": {"gradient": ...}}. tp and pp have two sites, and which is
+  // meant stands further in.
+  const auto inside = sections_.lower_bound(name + ".");
+  if (inside != sections_.end() && inside->starts_with(name + ".") &&
+      std::all_of(inside, sections_.end(), [&](const std::string& s) {
+        return !s.starts_with(name + ".") || s == *inside || s.starts_with(*inside + ".");
+      }))
+    return *inside;
   const std::string leaf(leaf_of(name));
   const bool rule = name.rfind("compression.", 0) == 0;
   const Names& foreign = rule ? foreign_fields() : foreign_names();

@@ -256,7 +256,6 @@ KeyTopic refused_keys() {
   refuse("a checkpoint is checked by the checksums in it, not by a forward pass",
          "checkpoint_validation_with_forward_pass");
   refuse("checkpoints always hold the optimizer", "no_save_optim");
-  refuse("use exit_duration_in_mins or train_iters", "exit_interval", {"0"});
   refuse("muP is not supported", "use_mup coord_check save_base_shapes base_shapes_file");
   refuse("soft prompts and adapters are not supported", "soft_prompt_tuning lora peft adapter_config");
   refuse("preference and reinforcement training are not supported", R"(

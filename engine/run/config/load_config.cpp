@@ -15,8 +15,8 @@ namespace {
 // No configuration of ours comes near this; it keeps a mistaken path (a data file) from being read whole.
 constexpr size_t kMaxConfigBytes = 4 << 20;
 
+// reader: has merged.
 ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const ConfigOptions& options) {
-  reader.merge();
   ResolvedConfig resolved = resolve(reader, std::filesystem::path(first_name).stem().string(), options);
   if (!reader.problems().empty()) throw_problems(std::move(reader.problems()));
   for (const auto& [name, value] : resolved.values) {
@@ -88,6 +88,7 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
   for (size_t i = 0; i < of_files; ++i) add_flag(flags[i]);
   for (const std::string& text : overrides) reader.add_override(text);
   for (size_t i = of_files; i < flags.size(); ++i) add_flag(flags[i]);
+  reader.merge();
   // One file of flags serves runs that are saved apart: with --save it names none of them.
   const bool unnamed = args_files.empty() || reader.settings().contains("save");
   const std::string first = !files.empty() ? files.front() : unnamed ? "" : args_files.front();
@@ -101,6 +102,7 @@ ResolvedConfig load_config_text(const std::vector<ConfigSource>& sources, const 
   SettingsReader reader;
   for (const ConfigSource& source : sources) reader.add_text(source.name, source.text);
   for (const std::string& text : overrides) reader.add_override(text);
+  reader.merge();
   return finish(reader, sources.empty() ? "" : sources.front().name, options);
 }
 

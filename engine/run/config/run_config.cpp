@@ -291,6 +291,7 @@ RunConfig to_run_config(const Values& values) {
   c.finetune = r.flag("finetune");
   c.no_load_optim = r.flag("no_load_optim");
   c.init_from_hf = r.text("init_from_hf");
+  c.exit_interval = r.integer("exit_interval");
   c.exit_duration_in_mins = r.real("exit_duration_in_mins");
   c.peak_tflops = r.real("peak_theoretical_tflops");
   c.tokenizer = r.text("tokenizer");

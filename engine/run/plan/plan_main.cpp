@@ -60,7 +60,7 @@ int run_search(const PlanOptions& o, const Cluster& cluster, const std::string& 
   if (!o.json) std::fputs(text.c_str(), stdout);
   if (o.json && result.best.empty()) std::fputs(text.c_str(), stderr);
   if (o.json) std::fputs(search_json(result, config_of, cluster, command).c_str(), stdout);
-  return 0;
+  return static_cast<int>(result.best.empty() ? ExitCode::kBadConfig : ExitCode::kFinished);
 }
 
 int run_plan(const PlanOptions& o, const std::string& command) {

@@ -67,7 +67,7 @@ std::string format_scientific(double value) {
 std::string format_step_line(const StepRecord& r, int64_t total_steps, std::optional<double> eta_seconds) {
   std::string line = "step " + std::to_string(r.step);
   if (total_steps > 0) line.append("/").append(std::to_string(total_steps));
-  line += printed(" | loss %.4f | gnorm %.2f", r.loss, r.grad_norm);
+  line += printed(" | loss %.4f | gnorm %.2f", r.loss, std::fabs(r.grad_norm));
   if (r.spike_spreads)
     line += (r.skipped ? " | SKIPPED spike" : " | SPIKE") + printed(" of %.0f spreads", *r.spike_spreads);
   else if (r.skipped)

@@ -1,13 +1,41 @@
 // Runs the stages forward over evaluation batches and averages.
 #include "engine/run/train/evaluate.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/token_positions.h"
 
 namespace thinwire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// When ranks vote on leaving an evaluation: after a number of micro-batches that the slowest rank's time decides.
+class StopVotes {
+ public:
+  StopVotes(Control& control, const std::function<bool()>& wish) : control_(control), wish_(wish) {}
+  bool leaves(int64_t batches) {
+    if (batches < next_) return false;
+    constexpr int64_t kLeave = std::numeric_limits<int64_t>::max(), kApartUs = 5'000'000;
+    const auto spent = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin_).count();
+    const int64_t vote = control_.agree_max(wish_() ? kLeave : spent / batches + 1);
+    // Twice as many at most: the first ones may be queued on a device in no time.
+    if (vote != kLeave) next_ = batches + std::clamp<int64_t>(kApartUs / vote, 1, batches);
+    return vote == kLeave;
+  }
+
+ private:
+  Control& control_;
+  const std::function<bool()>& wish_;
+  const Clock::time_point begin_ = Clock::now();
+  int64_t next_ = 1;
+};
+
+}  // namespace
 
 void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTheHead& at_the_head) {
   for (int chunk = 0; chunk < r.chunks(); ++chunk) {
@@ -28,8 +56,9 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
   }
 }
 
-Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t first, int64_t iters) {
-  const auto start = std::chrono::steady_clock::now();
+std::optional<Evaluation> evaluate(Replica& r, const SampleStream& stream, Split split, int64_t first, int64_t iters,
+                                   Control& control, const std::function<bool()>& wishes_to_stop) {
+  const auto start = Clock::now();
   const DataConfig& data = r.config().data;
   const RankLayout& layout = r.layout();
   BatchLoader loader(stream, eval_plan(data, split, first, iters, layout.data_rank(), layout.data_size()));
@@ -38,12 +67,15 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   r.write(r.buffers().sums, zero, sizeof zero);
   const std::vector<UnitUse> uses = r.evaluation_uses();
   int64_t batches = 0;
+  bool left = false;
+  StopVotes votes(control, wishes_to_stop);
   double counted = 0.0;
   PositionLosses positions;
   std::vector<float> losses(static_cast<size_t>(r.reports_loss() ? r.shape().tokens() : 0));
   run_beside_steps(r, [&] {
     Ticket leaving;
     while (std::optional<Batch> batch = loader.next()) {
+      if (batches > 0 && (left = votes.leaves(batches))) break;
       r.traffic().begin(uses);
       run_micro_batch(r, *batch, leaving);
       result.tokens += batch->rows * data.seq_length * layout.data_size();
@@ -54,11 +86,13 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
       positions.add(*batch, layout.shard.cut, losses);
     }
     leaving.wait(r.stream());
+    if (left) return;
     r.write(r.buffers().positions, positions.sums.data(), sizeof positions.sums);
     r.ports().control.sum(r.buffers().positions, r.stream()).wait(r.stream());
     r.read(r.buffers().positions, positions.sums.data());
     take_counters(r, result.traffic);
   });
+  if (left) return std::nullopt;
   TW_CHECK(batches > 0, "evaluation without a batch");
   if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
   r.write(r.buffers().sums.element_range(kSumNorm, 1), &counted, sizeof counted);  // a place that is not used here
@@ -76,7 +110,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
     result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.data_size());
   result.perplexity = std::exp(result.loss);
   result.by_position = positions.means();
-  result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  result.ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   return result;
 }
 

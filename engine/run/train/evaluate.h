@@ -2,9 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "data/batch_loader.h"
 #include "engine/run/train/traffic_counts.h"
+#include "parallel/sites/control.h"
 
 namespace thinwire {
 
@@ -23,7 +25,9 @@ struct Evaluation {
 using AtTheHead = std::function<void(Stage& stage, const MicroBatch& micro)>;
 void run_micro_batch(Replica& replica, const Batch& batch, Ticket& leaving, const AtTheHead& at_the_head = {});
 
-// Reads `iters` global batches of `split` from sample `first` on.
-Evaluation evaluate(Replica& replica, const SampleStream& stream, Split split, int64_t first, int64_t iters);
+// Reads `iters` global batches of `split` from sample `first` on. All ranks vote between two micro-batches, about every
+// five seconds, whether one of them wishes to stop: then there is no result.
+std::optional<Evaluation> evaluate(Replica& replica, const SampleStream& stream, Split split, int64_t first,
+                                   int64_t iters, Control& control, const std::function<bool()>& wishes_to_stop);
 
 }  // namespace thinwire

@@ -140,8 +140,8 @@ class Trainer {
     // A life that ended after its last save may have left these undone. The splits are sized for train_iters, which may
     // be less than what an earlier life has trained.
     const int64_t before = run_.eval_interval > 0 ? std::min(progress_.step, run_.train_iters) / run_.eval_interval : 0;
-    if (!session_.has_evaluation(progress_.step, Split::kValid)) evaluate_split(Split::kValid, before);
-    if (!session_.has_evaluation(progress_.step, Split::kTest)) evaluate_split(Split::kTest, 0);
+    for (const auto& [split, times] : {std::pair(Split::kValid, before), std::pair(Split::kTest, int64_t{0})})
+      if (!session_.has_evaluation(progress_.step, split) && !evaluate_split(split, times)) return stop(wants_to_stop());
     return ExitCode::kFinished;
   }
 
@@ -178,10 +178,12 @@ class Trainer {
       trace_until(progress_.step);
       if (faults_.flips_weights()) flip_weight();
       if (run_.weight_hash_interval > 0 && progress_.step % run_.weight_hash_interval == 0) check_weights();
-      // Whoever stops a run gives it seconds to save, and the next start evaluates.
+      // Whoever stops a run gives it seconds to save: the next start evaluates.
       const bool stops = job_.size() > 1 ? stop_agreed_ : wish_to_stop();
       if (evaluation_is_due() && !(stops && progress_.step < run_.train_iters)) evaluate_here();
       if (save_is_due()) save(false);
+      if (run_.exit_interval > 0 && progress_.step % run_.exit_interval == 0 && progress_.step < run_.train_iters)
+        return "exit_interval";
     }
     end_trace();
     save(true);
@@ -389,13 +391,17 @@ class Trainer {
     last_save_ = Clock::now();
   }
 
-  void evaluate_split(Split split, int64_t times_before) {
-    if (run_.eval_iters <= 0 || !stream_->has(split)) return;
+  // False: a signal wants the run to stop, and the evaluation is left for the next start.
+  bool evaluate_split(Split split, int64_t times_before) {
+    if (run_.eval_iters <= 0 || !stream_->has(split)) return true;
     now_doing("evaluating");
     const auto t = timer_.measure(StepPart::kEvaluation);
-    const Evaluation e =
-        evaluate(*replica_, *stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);
-    session_.record_evaluation(e, progress_.step, split);
+    const std::optional<Evaluation> e =
+        evaluate(*replica_, *stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters,
+                 job_.control(), [] { return stop_signal() != 0; });
+    if (e) session_.record_evaluation(*e, progress_.step, split);
+    stop_agreed_ = stop_agreed_ || !e;
+    return e.has_value();
   }
 
   const RunConfig& run_;

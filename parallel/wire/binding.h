@@ -44,7 +44,8 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
 int cpus_per_rank(const std::vector<std::vector<int>>& masks, int local_rank);
 
 // CPUs' worth of time that this process's control group may use (cpu.max, cpu.cfs_quota_us; a container's --cpus), the
-// least of the group and those above it; 1 at least. No limit, or none known: 1 << 20. root: in front of /proc and /sys.
+// least of the group and those above it; 1 at least. No limit, or none known: 1 << 20. root: in front of /proc and
+// /sys.
 int cpu_quota(const std::string& root = "");
 
 struct CpuShare {

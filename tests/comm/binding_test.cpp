@@ -166,7 +166,8 @@ TEST(Binding, BindsRanksToDisjointCores) {
   run_local_ranks(2, [&](Transport& transport) {
     const CpuShare share = bind_to_cores(transport, {0, 0});
     const std::vector<int>& chosen = share.bound;
-    EXPECT_EQ(share.cpus, std::min(cpu_quota() / 2, static_cast<int>(chosen.empty() ? before.size() / 2 : chosen.size())));
+    EXPECT_EQ(share.cpus,
+              std::min(cpu_quota() / 2, static_cast<int>(chosen.empty() ? before.size() / 2 : chosen.size())));
     std::lock_guard lock(mutex);
     EXPECT_EQ(allowed_cpus(), chosen.empty() ? before : chosen);
     used.insert(chosen.begin(), chosen.end());

@@ -90,7 +90,7 @@ struct RunConfig {
   std::string load;       // explicit checkpoint or run directory to start from
   bool finetune = false;  // weights only: step, data position and optimizer start anew
   bool no_load_optim = false;
-  std::string init_from_hf;  // directory with HF safetensors to start the weights from
+  std::string init_from_hf;   // directory with HF safetensors to start the weights from
   int64_t exit_interval = 0;  // 0: none
   double exit_duration_in_mins = 0.0;
   double peak_tflops = 0.0;  // denominator of MFU; 0: measured matrix-product peak is not claimed, MFU is null

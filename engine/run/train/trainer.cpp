@@ -141,7 +141,8 @@ class Trainer {
     // be less than what an earlier life has trained.
     const int64_t before = run_.eval_interval > 0 ? std::min(progress_.step, run_.train_iters) / run_.eval_interval : 0;
     for (const auto& [split, times] : {std::pair(Split::kValid, before), std::pair(Split::kTest, int64_t{0})})
-      if (!session_.has_evaluation(progress_.step, split) && !evaluate_split(split, times)) return stop(wants_to_stop());
+      if (!session_.has_evaluation(progress_.step, split) && !evaluate_split(split, times))
+        return stop(wants_to_stop());
     return ExitCode::kFinished;
   }
 

@@ -198,10 +198,8 @@ CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keep
   for (int cpu : chosen) CPU_SET_S(static_cast<size_t>(cpu), sizeof sets, sets.data());
   if (!chosen.empty() && ::sched_setaffinity(0, sizeof sets, sets.data()) == 0)
     return {chosen, std::min(quota, static_cast<int>(chosen.size()))};
-  return {{},
-          std::min(quota, allowed.empty()
-                              ? 1
-                              : cpus_per_rank(lists, place.local_rank))};  // of more CPUs than a mask holds: unknown
+  // Of more CPUs than a mask holds: unknown.
+  return {{}, std::min(quota, allowed.empty() ? 1 : cpus_per_rank(lists, place.local_rank))};
 }
 
 }  // namespace thinwire

@@ -143,6 +143,7 @@ nlohmann::json RunSession::checkpoint_info() const {
                            {"data", config_.run.layout.data}}},
                          {"cut", cut_}};
   if (!costs_.is_null()) info["measured_costs"] = costs_;
+  if (owes_evaluation_) info["owes_evaluation"] = true;
   return info;
 }
 
@@ -274,6 +275,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   job_.agree([&] {
     if (found) {
       replica_loaded = go_on_from(*found, state, true);
+      owes_evaluation_ = found->manifest.info.contains("owes_evaluation");
       if (!run.load.empty()) {
         log_warning("warning: load=" + run.load + " is not used: " + found->path + " is step " +
                     std::to_string(found->manifest.step) +
@@ -399,23 +401,15 @@ void RunSession::save(const RunState& state, bool wait) {
 }
 
 bool RunSession::has_evaluation(int64_t step, Split split) const {
-  return job_.control().agree_max(job_.first() && finds_line(step, name_of(split))) != 0;
-}
-
-bool RunSession::owes_evaluation(int64_t step) const {
-  const bool owes = job_.first() && finds_line(step, nullptr) && !finds_line(step, name_of(Split::kValid));
-  return job_.control().agree_max(owes) != 0;
-}
-
-bool RunSession::finds_line(int64_t step, const char* split) const {
-  std::ifstream lines(metrics_path(config_.run.run_dir));
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json record = parse_shallow(line);
-    if (!record.is_object() || !record.contains("step") || record["step"] != step) continue;
-    const bool evaluation = record.contains("eval_loss") && record.contains("split");
-    if (split == nullptr ? record.contains("loss") : evaluation && record["split"] == split) return true;
+  bool found = false;
+  std::ifstream lines;
+  if (job_.first()) lines.open(metrics_path(config_.run.run_dir));
+  for (std::string line; !found && std::getline(lines, line);) {
+    const nlohmann::json record = parse_shallow(line), none;
+    found = record.is_object() && record.contains("eval_loss") && record.value("step", none) == step &&
+            record.value("split", none) == name_of(split);
   }
-  return false;
+  return job_.control().agree_max(found) != 0;
 }
 
 void RunSession::plans_memory(const std::string& planned) {

@@ -65,8 +65,10 @@ class RunSession {
 
   // Whether metrics.jsonl holds the evaluation of this split after this step, by this process or an earlier one.
   bool has_evaluation(int64_t step, Split split) const;
-  // Whether an earlier process stopped behind this step without its evaluation of the valid split.
-  bool owes_evaluation(int64_t step) const;
+  // Whether the run stopped here before it had evaluated the valid split; the next checkpoint says so to whoever
+  // resumes.
+  bool owes_evaluation() const { return owes_evaluation_; }
+  void owe_evaluation(bool owes) { owes_evaluation_ = owes; }
 
   // Saves this step's checkpoint if there is none yet. wait: returns when it is committed, and throws Error(kIo) if it
   // could not be written; otherwise it is written in the background.
@@ -91,8 +93,6 @@ class RunSession {
   std::string other_layout(const nlohmann::json& info) const;
   int64_t other_data_ranks(const nlohmann::json& info) const;
   bool same_rules(const nlohmann::json& info) const;
-  // A line of metrics.jsonl: of an evaluation of that split, or of a step where it is nullptr.
-  bool finds_line(int64_t step, const char* split) const;
   void refuse_other_model(const VerifiedCheckpoint& found) const;
   void warn_of_other_order(const VerifiedCheckpoint& found) const;
   LoadOptions load_options();  // of a checkpoint that has been verified
@@ -126,6 +126,7 @@ class RunSession {
   std::string revisions_, begun_;  // the text of revisions.jsonl; revisions that begin with the next update
   Device* device_ = nullptr;       // the replica's, from start() on
   int64_t step_ = 0;
+  bool owes_evaluation_ = false;
   int64_t last_saved_step_ = -1;
 };
 

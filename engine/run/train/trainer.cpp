@@ -172,7 +172,8 @@ class Trainer {
     loader_ = std::make_unique<BatchLoader>(
         *stream_, train_plan(run_.data, progress_.consumed_samples, layout.data_rank(), layout.data_size()));
     if (progress_.step == 0 && is_extra_save()) save(false);
-    if (evaluation_is_due() && session_.owes_evaluation(progress_.step)) evaluate_here();
+    if (session_.owes_evaluation() && evaluation_is_due() && !session_.has_evaluation(progress_.step, Split::kValid))
+      evaluate_here();
     while (progress_.step < run_.train_iters) {
       if (const char* why = wants_to_stop()) return why;
       take_step();
@@ -181,7 +182,9 @@ class Trainer {
       if (run_.weight_hash_interval > 0 && progress_.step % run_.weight_hash_interval == 0) check_weights();
       // Whoever stops a run gives it seconds to save: the next start evaluates.
       const bool stops = job_.size() > 1 ? stop_agreed_ : wish_to_stop();
-      if (evaluation_is_due() && !(stops && progress_.step < run_.train_iters)) evaluate_here();
+      const bool due = evaluation_is_due();
+      session_.owe_evaluation(due && stops);
+      if (due && !stops) evaluate_here();
       if (save_is_due()) save(false);
       if (run_.exit_interval > 0 && progress_.step % run_.exit_interval == 0 && progress_.step < run_.train_iters)
         return "exit_interval";
@@ -246,8 +249,12 @@ class Trainer {
     log_info(text + " total " + format_bytes(static_cast<double>(plan.total())));
   }
 
-  bool evaluation_is_due() const { return run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0; }
-  void evaluate_here() { evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1); }
+  bool evaluation_is_due() const {
+    return run_.eval_interval > 0 && run_.eval_iters > 0 && progress_.step % run_.eval_interval == 0;
+  }
+  void evaluate_here() {
+    session_.owe_evaluation(!evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1));
+  }
 
   // Several ranks have agreed on the clock's wish in the step before, as on the wish to stop.
   bool save_is_due() const {

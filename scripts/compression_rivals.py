@@ -124,7 +124,7 @@ class Rivals:
 - Loss: evaluation loss above the uncompressed run of the same seed, ± the two-sided 95 % t interval. *met*: its upper end is at most {LOSS_AT_MOST} %; *missed*: its lower end is above.
 - Low rank and signs send the first part of a run uncompressed: the second column counts that.
 
-**Speed**: two replicas of 10.8 M parameters on two hosts of the [lab](../lab.md), 100 Mbit/s, micro batch 1 of 256 tokens, fp32 compute, one core each, {count} rounds in turn (uncompressed runs and the bf16 hook: {len(self.rounds[PLAIN])}). Brackets: 95 % interval of the median over rounds (its range below six). `compression.adapt` is off. ZeRO-1, or the placement that a system is made for; PowerSGD without ZeRO, as DDP. Hooks of DDP over gloo: the same model, one thread, without their warm-up.
+**Speed**: two replicas of 10.8 M parameters on two hosts of the [lab](../lab.md), 100 Mbit/s, micro batch 1 of 256 tokens, fp32 compute, one core each, {count} rounds in turn (uncompressed runs and the bf16 hook: {len(self.rounds[PLAIN])}). Brackets: 95 % interval of the median over rounds (its range below six). `compression.adapt` is off; gradients of `thinwire` at rate 3.1, the mean of its ramp. ZeRO-1, or the placement that a system is made for; PowerSGD without ZeRO, as DDP. Hooks of DDP over gloo: the same model, one thread, without their warm-up.
 
 **Loss of ours**: `configs/sweeps/loss_3m.json`, 3.2 M parameters, 1,000 steps of 4,096 tokens of Debian's fortunes and Perl's manual, bf16 with fp32 masters, two replicas. A bigram of the text has a loss of {bigram:.2f}, the uncompressed runs end at {statistics.fmean(r["eval_loss"] for r in self.losses[PLAIN].values()):.2f}.{self.wider_words()}{self.hooks_words()}
 

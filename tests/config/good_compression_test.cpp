@@ -104,7 +104,7 @@ TEST(GoodCompression, ExplicitRulesWinKeyByKey) {
       "\"tp.forward\": \"cast\"}");
   const SiteRule& gradient = rule(c, Site::kDpGradient);
   EXPECT_EQ(gradient.codec.integer("block"), 128);
-  EXPECT_EQ(gradient.codec.real("rate"), 2.5);  // the preset's
+  EXPECT_EQ(gradient.codec.real("rate"), 4.0);  // the preset's, at first
   EXPECT_EQ(gradient.residual.kind, ResidualKind::kErrorFeedback);
   EXPECT_EQ(gradient.sum_codec.integer("block"), 64);
   EXPECT_EQ(gradient.min_bytes, 100);

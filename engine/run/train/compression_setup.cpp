@@ -54,9 +54,7 @@ void each_compression(const RunConfig& config, const MeshShape& mesh, const Visi
 
 int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
   int64_t longest = 0;
-  each_compression(config, mesh, [&](const SiteCompression& c) {
-    longest = std::max({longest, c.rule.warmup_steps, c.later.empty() ? 0 : c.later.back().first});
-  });
+  each_compression(config, mesh, [&](const SiteCompression& c) { longest = std::max(longest, c.rule.warmup_steps); });
   return longest;
 }
 

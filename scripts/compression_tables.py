@@ -87,6 +87,7 @@ RATES_TRIED = {
     "none": ("uncompressed", ["compression.preset=none"]),
     "before": ("g 2.5, w 2.25", [f"{GRADIENT}=2.5", f"{WEIGHT}=2.25"]),
     "g3": ("g 3, w 2.25", [f"{GRADIENT}=3", f"{WEIGHT}=2.25"]),
+    "flat": ("g 3, w 2.2", [f"{GRADIENT}=3", f"{WEIGHT}=2.2"]),
     "g3.25 w2": ("g 3.25, w 2", [f"{GRADIENT}=3.25", f"{WEIGHT}=2"]),
     "g3.2 w2": ("g 3.2, w 2", [f"{GRADIENT}=3.2", f"{WEIGHT}=2"]),
     "ramp w2": ("g 5 for 100 steps, then 3; w 2", [f"{GRADIENT}=[[0,5],[100,3]]", f"{WEIGHT}=2"]),

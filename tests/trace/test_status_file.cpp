@@ -101,6 +101,24 @@ TEST(StatusFile, WhatAPeerHasFailedOfIsNotOverwrittenByItsLoss) {
   EXPECT_EQ(read_status(path).code, 71);
 }
 
+TEST(StatusFile, ARunThatGoesOnDoesNotOverwriteTheEndThatAPeerWrote) {
+  const test::Scratch dir;
+  const std::string path = dir / "status.json";
+  StatusFile first(path, 10, std::chrono::milliseconds(0));
+  first.running(1);
+  first.running(2);
+  EXPECT_EQ(read_status(path).step, 2);
+  StatusFile(path, 10).ended(ExitCode::kIo, 2, "rank 1: disk full");
+  first.running(3);
+  first.plans_memory("1 GiB");
+  EXPECT_EQ(read_status(path).message, "rank 1: disk full");
+  first.ended(ExitCode::kPreempted, 3);
+  EXPECT_EQ(read_status(path).state, "preempted");
+  StatusFile next(path, 10);
+  next.running(3);
+  EXPECT_EQ(read_status(path).state, "running") << "the next life";
+}
+
 TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
   const test::Scratch scratch;
   StatusFile file(scratch / "status.json", 100, std::chrono::hours(1));

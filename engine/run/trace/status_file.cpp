@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <ctime>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/core/file.h"
@@ -190,11 +192,20 @@ bool StatusFile::failed_just_now() const {
   }
 }
 
+// Whether another rank has written the end meanwhile: what goes on must not take its place.
+bool StatusFile::others_ended() const {
+  std::ifstream file(path_, std::ios::binary);
+  return file && !written_.empty() && std::string(std::istreambuf_iterator<char>(file), {}) != written_;
+}
+
 void StatusFile::write(bool durable) {
   status_.updated = utc_now();
   last_write_ = std::chrono::steady_clock::now();
+  if (!durable && others_ended()) return;
   try {
-    write_file_atomic(path_, to_json(status_), durable);
+    std::string text = to_json(status_);
+    write_file_atomic(path_, text, durable);
+    written_ = std::move(text);
   } catch (const Error& e) {
     if (!warned_) log_warning(std::string("warning: ") + e.what() + "; status.json is not up to date, the run goes on");
     warned_ = true;

@@ -73,6 +73,7 @@ class StatusFile {
  private:
   void write(bool durable);
   bool failed_just_now() const;
+  bool others_ended() const;
 
   std::string path_;
   RunStatus status_;
@@ -81,6 +82,7 @@ class StatusFile {
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   double before_ = 0.0;  // seconds from first_started to this life's start
+  std::string written_;  // the last that this object wrote
   bool warned_ = false;
 };
 

@@ -52,9 +52,11 @@ void each_compression(const RunConfig& config, const MeshShape& mesh, const Visi
 
 }  // namespace
 
-int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
+int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh, bool with_ramps) {
   int64_t longest = 0;
-  each_compression(config, mesh, [&](const SiteCompression& c) { longest = std::max(longest, c.rule.warmup_steps); });
+  each_compression(config, mesh, [&](const SiteCompression& c) {
+    longest = std::max({longest, c.rule.warmup_steps, with_ramps && !c.later.empty() ? c.later.back().first : 0});
+  });
   return longest;
 }
 

@@ -25,8 +25,9 @@ Mesh::Compressions compressions_of(const RunConfig& config, const RankLayout& la
 // The ways to code the messages of this layout's sites that adapt chooses from; the same on all ranks. bf16 is one
 // where the site's values are longer and its rules may lose something.
 SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh);
-// Steps after which all sites of this layout are compressed: the longest warm-up of their rules.
-int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh);
+// Steps after which all sites of this layout are compressed: the longest warm-up of their rules. with_ramps: as they
+// stay, behind the longest ramp, too.
+int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh, bool with_ramps);
 // Splits the units' gradients by the rules that they fall under, and says which rule the units' weights fall under.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);

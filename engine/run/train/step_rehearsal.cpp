@@ -28,7 +28,7 @@ void StepRehearsal::start_counting() {
 
 void StepRehearsal::take_steps(int micro_batches, int steps, const NodeSink& nodes, const Counted& counted) {
   BareTraining training(*replica_);
-  training.progress.updates = std::max<int64_t>(1, steps_of_warm_up(replica_->config(), replica_->layout().mesh));
+  training.progress.updates = std::max<int64_t>(1, steps_of_warm_up(replica_->config(), replica_->layout().mesh, true));
   training.step.set_node_sink(nodes);
   Batch batch;  // of tokens that nobody looks at
   batch.rows = replica_->shape().batch;

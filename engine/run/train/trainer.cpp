@@ -104,10 +104,10 @@ class Trainer {
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     const MeshShape& shape = replica_->layout().mesh;
-    controller_ = std::make_unique<CompressionController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                          coding_ways(run_, shape), steps_of_warm_up(run_, shape),
-                                                          run_.adapt_interval, job_.mesh(), job_.control(),
-                                                          settled.revisions, settled.origin);
+    controller_ = std::make_unique<CompressionController>(
+        run_.compression.adapt && !run_.compression.rules.empty(), coding_ways(run_, shape),
+        steps_of_warm_up(run_, shape, false), run_.adapt_interval, job_.mesh(), job_.control(), settled.revisions,
+        settled.origin);
     std::vector<int> kinds;
     for (int rank = 0; rank < job.size(); ++rank) kinds.push_back(coordinates_of(shape, rank).pipeline);
     stragglers_ = std::make_unique<StragglerWatch>(run_.straggler_interval, run_.straggler_ratio, std::move(kinds),

@@ -183,7 +183,7 @@ class Rates:
         return f"""# What loss costs in bytes
 
 {self.table()}
-- `thinwire` is {self.words['ramp']}, the 100 steps as a tenth of the run. Its loss beside {self.words['before']}, which it was before: {beside("before", first)} % after {first} steps, {beside("before", last)} % after {last:,}; beside flat rates of as many bytes after {last:,}: {self.words['g3']} {beside("g3", last)} %, {self.words['g3.25 w2']} {beside("g3.25 w2", last)} %.
+- `thinwire` is {self.words['ramp']}, the 100 steps as a tenth of the run. Its loss beside {self.words['before']}, which it was before: {beside("before", first)} % after {first} steps, {beside("before", last)} % after {last:,}; beside flat rates of as many bytes after {last:,}: {self.words["flat"]} {beside("flat", last)} %, {self.words['g3.25 w2']} {beside("g3.25 w2", last)} %.
 - Lost: fewer than 2 bits for weights, and the bits to gradients. One seed, {first} steps: {fewer} %; {last:,} steps: {long_fewer} %. A replica then lacks a good part of a step's change all the time, and steps on from where its weights no longer are.
 - Lost: coding gradients in Adam's metric (each element over the root of its second moment, told by its owner). Beside the same bits without it, {first} steps: {adam[0]:+.2f} ± {adam[1]:.2f} % ({adam[2]} seeds). Probably elements with small gradients then take bits from those that the loss falls by.
 

@@ -395,7 +395,7 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 ## Method and caveats
 
 - Model: 10.8 M parameters (loss: 0.8 M), fp32 compute, 2 cores of a shared virtual machine, one rank a host of the emulated cluster ([lab](../lab.md)). Four ranks share cores. No GPU, no real network.
-- `thinwire` ran with `compression.adapt=true` (asked for today): steps count once it has settled, perhaps on lighter codes or none. It had rates 2.5 and 2.25 here, 8 % fewer bytes than it has now ([rates](rates.md)).
+- `thinwire` ran with `compression.adapt=true`: steps count once settled, perhaps on lighter codes or none. [Rates](rates.md) 2.5 and 2.25 then: 8 % fewer bytes.
 - A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
 - Waiting on pipelines holds the bubble, which no codec shortens.
 - Loss rows: means; single runs were not kept.

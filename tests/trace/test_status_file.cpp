@@ -105,6 +105,13 @@ TEST(StatusFile, ARunThatGoesOnDoesNotOverwriteTheEndThatAPeerWrote) {
   const test::Scratch dir;
   const std::string path = dir / "status.json";
   StatusFile first(path, 10, std::chrono::milliseconds(0));
+  {
+    const test::Scratch other;
+    StatusFile begins(other / "status.json", 10);
+    StatusFile(other / "status.json", 10).ended(ExitCode::kIo, 0, "rank 1: before the first line");
+    begins.running(0);
+    EXPECT_EQ(read_status(other / "status.json").state, "failed");
+  }
   first.running(1);
   first.running(2);
   EXPECT_EQ(read_status(path).step, 2);

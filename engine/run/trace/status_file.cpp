@@ -50,6 +50,12 @@ void visit_fields(Status& s, const Visit& visit) {
   visit("oom_kills", s.oom_kills);
 }
 
+// Empty where there is none.
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::string to_json(const RunStatus& s) {
   nlohmann::ordered_json j;
   visit_fields(s, [&](const char* key, const auto& field) {
@@ -120,6 +126,7 @@ RunStatus read_status(const std::string& path) {
 
 StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milliseconds min_interval)
     : path_(std::move(path)), min_interval_(min_interval) {
+  known_ = content_of(path_);
   status_.host = this_host();
   status_.pid = ::getpid();
   status_.started = utc_now();
@@ -194,8 +201,8 @@ bool StatusFile::failed_just_now() const {
 
 // Whether another rank has written the end meanwhile: what goes on must not take its place.
 bool StatusFile::others_ended() const {
-  std::ifstream file(path_, std::ios::binary);
-  return file && !written_.empty() && std::string(std::istreambuf_iterator<char>(file), {}) != written_;
+  const std::string now = content_of(path_);
+  return !now.empty() && now != known_;
 }
 
 void StatusFile::write(bool durable) {
@@ -205,7 +212,7 @@ void StatusFile::write(bool durable) {
   try {
     std::string text = to_json(status_);
     write_file_atomic(path_, text, durable);
-    written_ = std::move(text);
+    known_ = std::move(text);
   } catch (const Error& e) {
     if (!warned_) log_warning(std::string("warning: ") + e.what() + "; status.json is not up to date, the run goes on");
     warned_ = true;

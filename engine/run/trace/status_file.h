@@ -82,7 +82,7 @@ class StatusFile {
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   double before_ = 0.0;  // seconds from first_started to this life's start
-  std::string written_;  // the last that this object wrote
+  std::string known_;    // the file as this object found it, or wrote it last
   bool warned_ = false;
 };
 

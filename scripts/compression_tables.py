@@ -67,9 +67,9 @@ MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", 
 # Warm-up is a share of a run; here the run is 60 steps and its uncompressed part is not what is measured.
 WARMED_UP = ("one_bit_adam", "powersgd")
 NO_WARM_UP = ["compression.dp.gradient.warmup_steps=2"]
-# In turn at 100 Mbit/s, micro batch 1, two replicas; seconds of each. Hooks of PyTorch DDP train the same model; steps that are timed.
 # thinwire's ramp of 4 bits for a tenth of the run and 3 behind it, as a run of 1,000 steps has it on average.
 MEAN_RATE = ["compression.dp.gradient.rate=3.1"]
+# In turn at 100 Mbit/s, micro batch 1, two replicas; seconds of each. Hooks of PyTorch DDP train the same model; steps that are timed.
 RIVALS = {"none@1": 32, "bf16_wire@1": 21, "thinwire@1": 12, "sdp4bit": 14, "powersgd_32/rank=64/sides=2": 14, "powersgd_32/sides=2": 12, "one_bit_adam_20": 12, "loco_bf16_weights": 20}
 HOOKS, HOOK_STEPS = {"none": 5, "bf16": 8, "psgd4_bf16": 16, "psgd32_bf16": 12, "psgd64_bf16": 10}, 1000
 # The ZeRO stage that a system is made for, where its preset has no placement of its own; the others run with --zero. NAME@1 asks for

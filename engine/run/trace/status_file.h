@@ -54,7 +54,8 @@ class StatusFile {
   // `running` rewrites the file at most this often.
   StatusFile(std::string path, int64_t total_steps,
              std::chrono::milliseconds min_interval = std::chrono::milliseconds(1000));
-  // State running, after `step` completed steps. The first call always writes.
+  // State running, after `step` completed steps. The first call writes, whatever min_interval is; none does once
+  // another rank has written the end.
   void running(int64_t step);
   // For the next call of running(), which then writes in any case.
   void spike(const std::string& text);

@@ -38,7 +38,7 @@ double sum(const float* x, int64_t n) {
 // Bit i: lane i is below zero.
 TW_INLINE uint32_t below_zero(VecF v) {
 #ifdef __AVX512F__
-  return _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_LT_OQ);
+  return bits_of(_mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_LT_OQ));
 #else
   return (uint32_t)_mm256_movemask_ps((__m256)(v < splat(0.0f)));
 #endif

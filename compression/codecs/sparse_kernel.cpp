@@ -22,10 +22,10 @@ TW_INLINE uint32_t lanes_of(int64_t n) {
 // One bit per lane. Keys are below 2^31, so signed comparisons order them.
 #ifdef __AVX512F__
 TW_INLINE uint32_t above(VecI a, VecI b) {
-  return _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
+  return bits_of(_mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b));
 }
 TW_INLINE uint32_t equal(VecI a, VecI b) {
-  return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b);
+  return bits_of(_mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b));
 }
 // The lanes in mask, packed; writes a whole vector.
 TW_INLINE void put_lanes(float* out, uint32_t mask, VecF v) {

@@ -29,10 +29,12 @@ class DelayedTransport final : public Transport {
     if (!is_far(peer)) return beneath_->post_send(data, bytes, peer, tag, token);
     const uint32_t number = take();
     Stamped& s = at(number);
-    s.is_send = true;
+    s.is_send = true, s.token = token, s.bytes = bytes;
     s.sent = Clock::now();
-    if (beneath_->post_send(&s.sent, sizeof s.sent, peer, tag, number | kStamp)) free_.push_back(number);
-    return beneath_->post_send(data, bytes, peer, tag, token);
+    s.stamped = beneath_->post_send(&s.sent, sizeof s.sent, peer, tag, number | kStamp);
+    s.here = beneath_->post_send(data, bytes, peer, tag, token);
+    (s.stamped && s.here ? free_ : open_).push_back(number);  // done with its stamp, which lies here
+    return s.stamped && s.here;
   }
 
   bool post_receive(void* data, size_t bytes, int peer, int tag, uint32_t token) override {
@@ -55,9 +57,7 @@ class DelayedTransport final : public Transport {
     for (size_t i = 0; i < n; ++i) {
       const Completion c = done[i];
       if ((c.token & kStamp) != 0) {
-        Stamped& s = at(c.token & ~kStamp);
-        s.stamped = true;
-        if (s.is_send) free_.push_back(c.token & ~kStamp);
+        at(c.token & ~kStamp).stamped = true;
       } else if (const auto it = find(c.token); it != open_.end()) {
         Stamped& s = at(*it);
         s.here = true, s.bytes = c.bytes;
@@ -69,7 +69,8 @@ class DelayedTransport final : public Transport {
     before_ = now;
     std::erase_if(open_, [&](uint32_t number) {
       const Stamped& s = at(number);
-      if (kept == done.size() || !s.here || !s.stamped || std::max(s.sent, s.not_yet) + delay_ > now) return false;
+      if (kept == done.size() || !s.here || !s.stamped) return false;
+      if (!s.is_send && std::max(s.sent, s.not_yet) + delay_ > now) return false;
       done[kept++] = {s.token, s.bytes};
       free_.push_back(number);
       return true;
@@ -91,7 +92,9 @@ class DelayedTransport final : public Transport {
   void sleep(uint32_t heard, std::chrono::microseconds limit) override { beneath_->sleep(heard, limit); }
   void stop_listening() override { beneath_->stop_listening(); }
   void wake() override { beneath_->wake(); }
-  bool all_wake() const override { return open_.empty() && beneath_->all_wake(); }
+  bool all_wake() const override {
+    return std::ranges::all_of(open_, [&](uint32_t number) { return stamps_[number].is_send; }) && beneath_->all_wake();
+  }
   [[noreturn]] void abort(int code) override {
     beneath_->abort(code);
     std::terminate();
@@ -103,7 +106,7 @@ class DelayedTransport final : public Transport {
     uint64_t posted = 0;                  // behind so many polls
     uint32_t token = 0;
     size_t bytes = 0;
-    bool is_send = false, stamped = false, here = false;
+    bool is_send = false, stamped = false, here = false;  // here: also a send's payload that has gone
   };
 
   bool is_far(int peer) const { return nodes_[static_cast<size_t>(peer)] != nodes_[static_cast<size_t>(rank())]; }
@@ -129,7 +132,7 @@ class DelayedTransport final : public Transport {
   uint64_t polls_ = 0;
   std::deque<Stamped> stamps_;  // stays where it is: messages are received into it
   std::vector<uint32_t> free_;
-  std::vector<uint32_t> open_;  // receives from other nodes, in the order of posting
+  std::vector<uint32_t> open_;  // from and to other nodes, in the order of posting
 };
 
 }  // namespace

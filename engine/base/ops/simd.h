@@ -163,6 +163,13 @@ TW_INLINE void store_first(T* p, VecF v, int64_t n) {
 TW_INLINE __mmask16 first_lanes(int64_t n) {
   return (__mmask16)((1u << n) - 1u);
 }
+// GCC 12 may spill a mask as 16 bits and read 32 back (sanitized builds did): as a number it waits in a general
+// register.
+TW_INLINE uint32_t bits_of(__mmask16 mask) {
+  uint32_t bits = mask;
+  asm("" : "+r"(bits));
+  return bits;
+}
 TW_INLINE VecF load_first(const float* p, int64_t n, float fill = 0.0f) {
   return (VecF)_mm512_mask_loadu_ps((__m512)splat(fill), first_lanes(n), p);
 }

@@ -32,6 +32,7 @@ TEST(ClusterFile, IsReadInTenLines) {
   EXPECT_DOUBLE_EQ(c.links[1].bytes_per_second(), 0.5e9);
   EXPECT_DOUBLE_EQ(c.links[2].bytes_per_second(), 0.25e9);  // both nodes together, divided by four
   EXPECT_TRUE(c.machine.ranking_only);
+  EXPECT_EQ(c.machine.cores, 4);                             // none stated: one for each rank of a node
   EXPECT_DOUBLE_EQ(c.machine.beside_plan, 3.0 * (1 << 20));  // not measured
 }
 

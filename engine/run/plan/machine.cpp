@@ -144,7 +144,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   const std::string device = f.text("device", "cpu");
   if (device != "cpu" && device != "gpu") f.error("device", "\"" + device + "\" is neither cpu nor gpu");
   m.gpu = device == "gpu";
-  m.cores = static_cast<int>(f.integer("cores", 1, 1, 1 << 16));
+  m.cores = static_cast<int>(f.integer("cores", 0, 1, 1 << 16));
   m.loaded_slowdown = f.number("loaded_slowdown", 1.0, 1.0, 100.0);
   m.crowded_slowdown = f.number("crowded_slowdown", 1.0, 1.0, 100.0);
   m.uneven = f.number("uneven", 0.0, 0.0, 1.0);

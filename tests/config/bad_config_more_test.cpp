@@ -185,7 +185,7 @@ TEST(BadConfig, SeveralKeysTogether) {
        {"lr_warmup_iters: contradicts \"warmup\" at a.json:3:11"}},
       {"long warm-up",
        with("\"lr_warmup_iters\": 11"),
-       {"a.json:3:20: lr_warmup_iters: ", "longer than lr_decay_iters 10"}},
+       {"a.json:3:20: lr_warmup_iters: ", "longer than lr_decay_iters 10: shorten it, or say warmup=0.01"}},
       {"min above peak", with("\"min_lr\": 0.1"), {"a.json:3:11: min_lr: ", "above the peak"}},
       {"initial rate that nobody reads",
        with("\"lr_warmup_init\": 1e-5"),

@@ -287,7 +287,7 @@ void Resolver::schedule() {
     if (integer("lr_warmup_iters") > decay)
       fail({"lr_warmup_iters", "lr_warmup_samples", "lr_decay_iters"},
            "warm-up of " + str(integer("lr_warmup_iters")) + " " + text("lr_schedule_unit") +
-               " is longer than lr_decay_iters " + str(decay));
+               " is longer than lr_decay_iters " + str(decay) + ": shorten it, or say warmup=0.01, a share of them");
   }
   if (known({"min_lr", "optimizer.params.lr"}) && real("min_lr") > real("optimizer.params.lr"))
     fail({"min_lr", "optimizer.params.lr"}, "min_lr " + shown(value("min_lr")) + " is above the peak learning rate " +

@@ -189,7 +189,7 @@ class BadInput(RunCase):
             "a million threads": (*say, self.good, "--threads", 1000000), "bench of too many threads": ("bench", "step", "tiny", "threads_per_rank=65536"),
             "bench of no op": ("bench", "op", "no-such-op"), "bench of no codec": ("bench", "codec", "no-such-codec"), "bench with a negative number of threads": ("bench", "op", "adam", "--threads", -1),
             "negative ranks": ("train", "--config", self.good_config, "--dry-run", "--ranks", -3), "no ranks": ("train", "--config", self.good_config, "--dry-run", "--ranks", 0),
-            "negative samples": ("train", "--config", self.good_config, "--print-samples", -5), "picture of words": ("train", "--config", self.good_config, "--print-schedule", "--format", "png"),
+            "negative samples": ("train", "--config", self.good_config, "--print-samples", -5), "picture of nothing": ("train", "--config", self.good_config, "--format", "svg"), "picture of words": ("train", "--config", self.good_config, "--print-schedule", "--format", "png"),
             "negative temperature": (*say, self.good, "--temperature", -1), "temperature nan": (*say, self.good, "--temperature", "nan"),
             "temperature of words": (*say, self.good, "--temperature", "hot"),
             "top-k of words": (*say, self.good, "--top-k", "x"), "prompt too long": ("generate", "--load", self.good, "--prompt", "a" * 40),

@@ -240,8 +240,9 @@ int main(int argc, char** argv) {
         ->type_name("FILE");
     app.add_option("--print-samples", o.print_samples, "print the first N samples in the order of training")
         ->check(CLI::Range(int64_t{0}, int64_t{1000000000000}));
-    app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank does in a step");
-    app.add_option("--format", o.format, "of --print-schedule")->check(CLI::IsMember({"text", "svg"}));
+    CLI::Option* const schedule =
+        app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank does in a step");
+    app.add_option("--format", o.format, "of --print-schedule")->check(CLI::IsMember({"text", "svg"}))->needs(schedule);
     app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults` (failures for tests)");
     app.add_option("overrides", o.overrides, "key.sub=value, as JSON or text, on top of the files")->type_name("");
     std::string pattern;

@@ -263,6 +263,7 @@ tw_launch() { # LAUNCHER [OPTION ...]
 # may lose the exit code 78 (srun reports 137), and a refusal should not cost a start on all nodes. After any other answer the run
 # is started. A warning to the whole process group must not end the one that is asked.
 tw_check() { # RANKS
+  [ "${1:-0}" != 0 ] || tw_fail 64 "not in a job: submit this script, as its head shows (or set THINWIRE_RANKS)"
   local said='' config='' code=0 given=$tw_run_dir saves ask=("${tw_container[@]}" "$tw_train" "${tw_args[@]}" --dry-run --ranks "$1")
   if [ "${THINWIRE_CHECK:-1}" = 1 ]; then
     config=$(trap '' USR1; "${ask[@]}" --print-config </dev/null 2>/dev/null)
@@ -286,7 +287,7 @@ tw_check() { # RANKS
 }
 
 tw_run_slurm() {
-  local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1} see=() bind=()
+  local ranks=${THINWIRE_RANKS:-${SLURM_NTASKS:-}} cores=${SLURM_CPUS_PER_TASK:-1} see=() bind=()
   tw_check "$ranks"
   tw_submit_successor
   # With GPUs every rank sees all of its node, and Hydra leaves the cores to the ranks.

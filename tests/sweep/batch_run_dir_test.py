@@ -62,6 +62,12 @@ class RunDirs(SweepCase):
             code, text = self.bash(f"tw_begin_element lsf x a.args {index} {first}")
             self.assertEqual((code, text), (64, "error: x: not an element of an array: submit with an array of indices (see the head of x)\n"))
 
+    def test_outside_of_a_job_nothing_is_started(self):
+        for script in ("slurm/one_node_cpu", "lsf/one_node_cpu", "pbs/one_node_cpu"):
+            done = subprocess.run(["bash", f"{ROOT}/scripts/{script}.sh", "--config", "configs/gpt2_tiny.json"], cwd=ROOT, env={**environment(), "THINWIRE_TRAIN": str(BUILD / "train")},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            self.assertEqual((done.returncode, done.stdout), (64, f"error: scripts/{script}.sh: not in a job: submit this script, as its head shows (or set THINWIRE_RANKS)\n"))
+
     def test_a_successor_is_given_what_the_head_names(self):
         head = (ROOT / "scripts" / "batch_common.sh").read_text().partition("# Exit codes")[0]
         own_words = {"THINWIRE_ARGS", "THINWIRE_ARGS_FILE", "THINWIRE_ROOT"}

@@ -62,6 +62,8 @@ def load_checkpoint(path, names="thinwire", prefix="model/", program=None):
     ValueError for files that are cut off or do not fit each other; checksums are not compared (`checkpoint verify`)."""
     folder = find_checkpoint(path)
     if names == "hf":
+        if prefix != "model/":
+            raise ValueError(f"prefix={prefix!r}: names='hf' are those of weights alone")
         installed = shutil.which("thinwire")  # an installation has nothing else on the PATH
         command = [installed, "checkpoint"] if installed and not program else [program or shutil.which("checkpoint")]
         if not command[0]:

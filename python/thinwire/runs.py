@@ -40,13 +40,13 @@ def flat(record, skip=()):
 @dataclasses.dataclass
 class Run:
     """metrics: a row per step (index), evaluations: a row per step and split, sites: a row per step and site. Missing values are NaN.
-    status, config: status.json and config.resolved.json, {} where they are missing. problems: what was missing or broken, in words."""
+    status, config: status.json and config.resolved.json, {} where they are missing. problems: what was missing or broken, in words. Printed are folder and problems alone."""
     directory: str
-    metrics: "pandas.DataFrame"
-    evaluations: "pandas.DataFrame"
-    sites: "pandas.DataFrame"
-    status: dict
-    config: dict
+    metrics: "pandas.DataFrame" = dataclasses.field(repr=False)
+    evaluations: "pandas.DataFrame" = dataclasses.field(repr=False)
+    sites: "pandas.DataFrame" = dataclasses.field(repr=False)
+    status: dict = dataclasses.field(repr=False)
+    config: dict = dataclasses.field(repr=False)
     problems: list
 
     @property

@@ -181,6 +181,9 @@ class Package(unittest.TestCase):
                 others = [n for n, a in theirs.items() if numpy.ascontiguousarray(a).tobytes() not in pool]
                 self.assertEqual([n for n in others if "attn.c_attn" not in n], [])
                 self.assertEqual(theirs["transformer.wte.weight"].shape, (256, 64))
+                with self.assertRaisesRegex(ValueError, "weights alone"):
+                    thinwire.load_checkpoint(directory, names="hf", prefix="adam_v/", program=os.path.join(BUILD, "checkpoint"))
+                self.assertLess(len(repr(thinwire.load_run(directory))), len(directory) + 60)
                 moments = thinwire.load_checkpoint(directory, prefix="adam_v/")
                 self.assertEqual({n: a.shape for n, a in moments.items()}, {n: a.shape for n, a in ours.items()})
                 self.assertTrue(all((a >= 0).all() for a in moments.values()))

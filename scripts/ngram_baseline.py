@@ -78,7 +78,8 @@ def nats(evts, weights):
 
 def main():
     if len(sys.argv) != 3:
-        sys.exit(__doc__)
+        print(__doc__.strip(), file=sys.stderr)
+        return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 64
     train, valid = read_tokens(sys.argv[1]), read_tokens(sys.argv[2])
     cut = len(train) * 19 // 20
     held_in = events(train[cut:], counts(train[:cut]))
@@ -86,7 +87,8 @@ def main():
     bigram = nats(test, fit(held_in, (0, 1, 1, 1)))
     trigram = nats(test, fit(held_in, (1, 1, 1, 1)))
     print(f"bigram {bigram:.4f} trigram {trigram:.4f}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,7 +12,7 @@ for argument in "$@"; do
     --long) long=1 ;;
     -h | --help) sed -n '2,4p' "$self" | sed 's/^# //'; exit 0 ;;
     -*) echo "error: quickstart: unknown option $argument (known: --long)" >&2; exit 64 ;;
-    *) text=$argument ;;
+    *) [ -z "$text" ] || { echo "error: quickstart: $text and $argument: one text file is learnt" >&2; exit 64; }; text=$argument ;;
   esac
 done
 case $text in '' | /*) ;; *) text=$caller/$text ;; esac

@@ -2,6 +2,7 @@
 import importlib.machinery
 import importlib.util
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -77,6 +78,10 @@ class Rules(unittest.TestCase):
                 if reason is not None:
                     self.assertTrue(any(reason in v[2] for v in violations if v[0] == path), (path, reason, violations))
             self.assertEqual([v for v in violations if v[0] not in BAD], [])
+
+    def test_a_folder_without_sources_has_not_passed(self):
+        with tempfile.TemporaryDirectory() as root:
+            self.assertEqual(subprocess.run([sys.executable, SCRIPT, root], capture_output=True, check=False).returncode, 64)
 
 
 if __name__ == "__main__":

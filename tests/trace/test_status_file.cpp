@@ -40,11 +40,14 @@ TEST(StatusFile, FromRunningToPreempted) {
 TEST(StatusFile, WallTimeGoesOnThroughLives) {
   const test::Scratch scratch;
   const std::string path = scratch / "status.json";
+  double end = 0.0;
   {
     StatusFile first(path, 5);
     EXPECT_LT(first.wall_seconds(), 1.0);
     first.ended(ExitCode::kPreempted, 2);
+    end = first.wall_seconds();
   }
+  EXPECT_GE(StatusFile(path, 5).wall_seconds(), end) << "also within the second";
   auto j = nlohmann::json::parse(test::slurp(path));
   EXPECT_EQ(j["first_started"], j["started"]);
   j["first_started"] = "2026-01-01T00:00:00Z", j["started"] = "2026-02-01T00:00:00Z";

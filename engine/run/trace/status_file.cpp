@@ -140,7 +140,9 @@ StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milli
     const std::optional<double> then = unix_seconds(last_->first_started);
     if (!then) return;
     status_.first_started = last_->first_started;
-    before_ = std::max(0.0, static_cast<double>(std::time(nullptr)) - *then);
+    // To the fraction of a second, of which the text has none: else a life could begin before the one before ended.
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    before_ = std::max(0.0, std::chrono::duration<double>(now).count() - *then);
   } catch (const Error&) {
     // The first life, or a file that was damaged: it counts from now.
   }

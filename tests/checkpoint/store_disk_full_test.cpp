@@ -12,6 +12,11 @@ namespace {
 using namespace checkpoint_test;
 namespace fs = std::filesystem;
 
+struct SmallMount {
+  std::string path;
+  ~SmallMount() { ::umount2(path.c_str(), MNT_DETACH); }
+};
+
 // In a child: the limit cannot be taken back.
 TEST(StoreDiskFull, FileSizeLimitFailsCleanlyAndKeepsTheOldGeneration) {
   for (const bool async : {false, true}) {
@@ -50,10 +55,7 @@ TEST(StoreDiskFull, FullFileSystemFailsCleanlyAndKeepsTheOldGenerations) {
   if (::mount("tmpfs", (scratch / "small").c_str(), "tmpfs", 0, "size=1m") != 0) {
     GTEST_SKIP() << "mounting a small tmpfs needs root: " << std::strerror(errno);
   }
-  const struct Unmount {
-    std::string path;
-    ~Unmount() { ::umount2(path.c_str(), MNT_DETACH); }
-  } unmount{scratch / "small"};
+  const SmallMount unmount{scratch / "small"};
   RandomState state(1, 150, 8), loaded(9, 150, 8);
   uint64_t bytes = 0;
   for (const auto& t : state.tensors) bytes += t.bytes.size();
@@ -85,6 +87,36 @@ TEST(StoreDiskFull, FullFileSystemFailsCleanlyAndKeepsTheOldGenerations) {
   EXPECT_NO_THROW(store.save(99, state.visitor(), {}));
   store.wait();
   EXPECT_EQ(store.newest()->manifest.step, 99);
+}
+
+TEST(StoreDiskFull, KeepLastGivenToAFullDiskMakesRoom) {
+  const Scratch scratch;
+  fs::create_directory(scratch / "small");
+  if (::mount("tmpfs", (scratch / "small").c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "mounting a small tmpfs needs root: " << std::strerror(errno);
+  const SmallMount unmount{scratch / "small"};
+  RandomState state(1, 150, 8);
+  StoreOptions options = quick_options(true);
+  options.failed_saves_allowed = 1;
+  int64_t step = 0;
+  {
+    CheckpointStore store(scratch / "small", options);
+    for (bool full = false; !full && step < 40; full = store.last_save().failed) {
+      store.save(++step, state.visitor(), {});
+      store.wait();
+    }
+    ASSERT_TRUE(store.last_save().failed);
+  }
+  ASSERT_GT(list_checkpoints(scratch / "small").size(), 2u);
+  options.keep_last = 2;
+  CheckpointStore store(scratch / "small", options);
+  store.save(step, state.visitor(), {});
+  store.wait();
+  EXPECT_TRUE(store.last_save().failed) << "the room comes behind it";
+  EXPECT_EQ(list_checkpoints(scratch / "small").size(), 2u);
+  EXPECT_NO_THROW(store.save(step + 1, state.visitor(), {}));
+  store.wait(true);
+  EXPECT_EQ(store.newest()->manifest.step, step + 1);
 }
 
 TEST(StoreDiskFull, UnwritableDirectoryIsBusyWithTheReason) {

@@ -288,13 +288,15 @@ void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
   } else if (outcome_.code != 0) {
     std::error_code ignored;
     fs::remove_all(temporary_, ignored);
-  } else if (rank_ == 0) {
+  }
+  // Also where the disk was full: keep_last, given to a run that has filled it, makes room for the next save.
+  if (rank_ == 0 && (outcome_.code == 0 || outcome_.code == static_cast<int>(ExitCode::kIo))) {
     try {
       point("save.before_prune");
       prune();
       point("save.after_prune");
     } catch (const std::exception& e) {
-      // The checkpoint is committed: what could not be tidied is tried again after the next save.
+      // It changes no outcome: what could not be tidied is tried again after the next save.
       log_warning(std::string("warning: pruning checkpoints: ") + e.what());
     }
   }

@@ -132,10 +132,11 @@ KeyTopic numerics_keys() {
   KeyTopic t;
   t.title = "Precision, regularisation, recomputation";
   t.keys = {
-      model("precision", kStringKey, "\"fp32\"",
-            "Compute dtype; bf16 and fp16 keep fp32 master weights and accumulate gradients in fp32.",
-            {.allowed = {"fp32", "fp16", "bf16"},
-             .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}, {"float16", "fp16"}, {"half", "fp16"}}}),
+      key("precision", kStringKey, "\"fp32\"",
+          "Compute dtype; bf16 and fp16 keep fp32 master weights and accumulate gradients in fp32. Checkpoints hold "
+          "those, so it may change between the lives of a run.",
+          {.allowed = {"fp32", "fp16", "bf16"},
+           .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}, {"float16", "fp16"}, {"half", "fp16"}}}),
       model("fp8_format", kStringKey, "\"none\"",
             "hybrid: linear layers (not the head) round the operands of their products to fp8 by one scale per tensor: "
             "e4m3 forward, e5m2 for gradients. For precision bf16 on a GPU from sm_90 on.",
@@ -146,11 +147,11 @@ KeyTopic numerics_keys() {
           {.aliases = {"main_grads_dtype", "data_types.grad_accum_dtype", "data_types.grad_accum_type"},
            .allowed = {"fp32", "bf16"},
            .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}}}),
-      model.word("fp16.enabled", kBoolKey, "true is precision fp16; \"fp16\": true means the same."),
-      model.word("bf16.enabled", kBoolKey, "true is precision bf16; \"bf16\": true means the same.",
-                 {.aliases = {"bfloat16.enabled"}}),
-      model.word("fp16.type", kStringKey, "Older NeoX: bfloat16 makes precision bf16 of fp16.enabled.",
-                 {.allowed = {"fp16", "bfloat16"}}),
+      key.word("fp16.enabled", kBoolKey, "true is precision fp16; \"fp16\": true means the same."),
+      key.word("bf16.enabled", kBoolKey, "true is precision bf16; \"bf16\": true means the same.",
+               {.aliases = {"bfloat16.enabled"}}),
+      key.word("fp16.type", kStringKey, "Older NeoX: bfloat16 makes precision bf16 of fp16.enabled.",
+               {.allowed = {"fp16", "bfloat16"}}),
       key("fp16.loss_scale", kRealKey, "0", "Static loss scale of fp16; 0: dynamic.",
           {.aliases = {"loss_scale"}, .bounds = {0, 1e12}}),
       key("fp16.initial_scale_power", kIntKey, "16", "The dynamic loss scale starts at 2 to this power (Megatron: 32).",

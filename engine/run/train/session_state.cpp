@@ -68,6 +68,13 @@ bool RunSession::go_on_from(const VerifiedCheckpoint& found, const RunState& sta
   } else {
     options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/", "coding/", "replica/", "revision/", "spike/"};
   }
+  const nlohmann::json none, config = found.manifest.info.value("config", none);
+  const std::string now = config_.values.at("precision"),
+                    was = config.is_object() ? config.value("precision", now) : now;
+  if (was != now) {
+    options.unwanted_prefixes.push_back("loss_scaler/");  // the scale of another precision, which may be none
+    log_warning("warning: the checkpoint was written under precision " + was + ", now it is " + now);
+  }
   if (!found.manifest.integers.contains(kSkippedSamples)) options.unwanted_prefixes.push_back(kSkippedSamples);
   load_checkpoint(found, state.visit(false), options, job_.control());
   complete_progress(found.manifest, config_.run.data, state.progress);

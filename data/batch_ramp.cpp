@@ -46,7 +46,8 @@ int64_t global_batch_at(const DataConfig& c, int64_t consumed) {
 
 int64_t samples_after(const DataConfig& c, int64_t iterations) {
   TW_CHECK(iterations >= 0, "iterations ", iterations);
-  int64_t consumed = 0;
+  int64_t consumed = c.done_samples;
+  iterations = std::max<int64_t>(0, iterations - c.done_iters);
   if (has_ramp(c))
     for (; iterations > 0 && consumed <= c.ramp_samples; --iterations) consumed += global_batch_at(c, consumed);
   if (iterations > (std::numeric_limits<int64_t>::max() - consumed) / c.global_batch)
@@ -56,7 +57,7 @@ int64_t samples_after(const DataConfig& c, int64_t iterations) {
 }
 
 int64_t iterations_of(const DataConfig& c, int64_t samples) {
-  int64_t iterations = 0, consumed = 0;
+  int64_t iterations = c.done_iters, consumed = c.done_samples;
   if (has_ramp(c)) {
     const double stage =
         static_cast<double>(c.ramp_samples) / static_cast<double>((c.global_batch - c.ramp_start) / c.ramp_increment);

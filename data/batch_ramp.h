@@ -16,7 +16,8 @@ void check_batch_ramp(const DataConfig& config);
 // Samples of the step that begins after `consumed` samples.
 int64_t global_batch_at(const DataConfig& config, int64_t consumed);
 
-// Samples that the first `iterations` steps consume. Throws Error(kBadConfig) if that does not fit 64 bits.
+// Samples that the first `iterations` steps consume, at least done_samples. Throws Error(kBadConfig) if that does not
+// fit 64 bits.
 int64_t samples_after(const DataConfig& config, int64_t iterations);
 
 // Steps that a run of so many samples has, as Megatron counts them: whole batches, but none of the ramp is left out.

@@ -39,6 +39,9 @@ struct DataConfig {
   // Ramp: the batch grows from `ramp_start` by `ramp_increment` over `ramp_samples` samples (0: no ramp).
   int64_t ramp_start = 0, ramp_increment = 0, ramp_samples = 0;
 
+  // Steps behind which these batches begin, and the samples that they took under others. 0: all steps have these.
+  int64_t done_iters = 0, done_samples = 0;
+
   int64_t train_iters = 0, eval_interval = 0, eval_iters = 0;  // sizes the splits as Megatron does
   int prefetch_batches = 2;
 };

@@ -331,6 +331,19 @@ TEST(GoodConfig, SchedulesInSamples) {
   }
 }
 
+// Twenty samples were taken by five steps of another batch: the length of the run and what follows from it count on.
+TEST(GoodConfig, GoesOnBehindOtherBatches) {
+  const auto behind = [](const std::string& text) { return load_config_text({{"a.json", text}}, {}).behind(5, 20); };
+  const ResolvedConfig samples = behind(without("train_iters", "\"train_samples\": 100"));
+  EXPECT_EQ(samples.run.train_iters, 15);
+  EXPECT_EQ(samples.run.data.train_iters, 15);
+  EXPECT_EQ(samples.values.at("train_iters"), 15);
+  EXPECT_EQ(samples.run.optim.decay_iters, 100);
+  const ResolvedConfig steps = behind(with("\"lr_warmup_samples\": 9"));
+  EXPECT_EQ(steps.run.train_iters, 10);
+  EXPECT_EQ(steps.run.optim.decay_iters, 60);
+}
+
 TEST(GoodConfig, DataPaths) {
   const auto blend = [](const std::string& value) { return load("\"data_path\": " + value).data.data; };
   EXPECT_EQ(blend("\"x/y\"").size(), 1u);

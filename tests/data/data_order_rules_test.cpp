@@ -183,6 +183,23 @@ TEST(BatchRamp, NoRampIsConstant) {
   EXPECT_EQ(global_batch_at(flat, 0), 48);
 }
 
+TEST(BatchRamp, CountsOnBehindOtherBatches) {
+  DataConfig c = ramp_config(0, 0, 0, 48);
+  c.done_iters = 10, c.done_samples = 160;
+  EXPECT_EQ(samples_after(c, 12), 256);
+  EXPECT_EQ(samples_after(c, 3), 160);
+  EXPECT_EQ(iterations_of(c, 260), 12);
+  EXPECT_EQ(iterations_of(c, 100), 10);
+  // What goes on as it began counts the same, wherever it is cut.
+  const DataConfig whole = ramp_config(16, 16, 100, 64);
+  for (int64_t done = 0; done <= 10; ++done) {
+    DataConfig rest = whole;
+    rest.done_iters = done, rest.done_samples = samples_after(whole, done);
+    for (int64_t i = done; i < 20; ++i) EXPECT_EQ(samples_after(rest, i), samples_after(whole, i)) << done << " " << i;
+    EXPECT_EQ(iterations_of(rest, 1000), iterations_of(whole, 1000)) << done;
+  }
+}
+
 TEST(BatchRamp, RefusesWhatDoesNotArrive) {
   for (const DataConfig& c : {ramp_config(16, 5, 100, 64), ramp_config(0, 8, 100, 64), ramp_config(16, 0, 100, 64),
                               ramp_config(72, 8, 100, 64), ramp_config(16, 8, -1, 64)})

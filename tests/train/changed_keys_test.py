@@ -1,5 +1,5 @@
 # Runtime keys that change between the lives of a run: each is taken as the user means it, or said aloud.
-from run_support import RunCase, facts, main
+from run_support import RunCase, facts, generations, main
 
 
 class ChangedKeys(RunCase):
@@ -51,6 +51,41 @@ class ChangedKeys(RunCase):
         losses = lambda c: [s["loss"] for s in facts(self.run_dir(c))[0]]
         self.assertEqual(losses(plain)[:5], losses(config)[:5])
         self.assertNotEqual(losses(plain)[5], losses(config)[5])
+
+    def test_another_batch_counts_samples_on(self):
+        # What rampup_batch_size does in one life: four steps of 4, then steps of 8 until 40 samples are taken.
+        keys = {"train_iters": None, "train_samples": 40}
+        ramp = self.config("ramp", train_batch_size=8, rampup_batch_size=[4, 4, 16], **keys)
+        self.train(ramp, expect=0)
+        self.assertEqual([s["consumed_samples"] for s in facts(self.run_dir(ramp))[0]], [4, 8, 12, 16, 24, 32, 40])
+        config = self.stopped("changed", 4, train_batch_size=4, **keys)
+        again = self.train(config, "train_batch_size=8", "save_interval=1", faults=[{"at": "step.begin", "step": 6, "do": "kill9"}])
+        self.assertEqual(again.code, -9, str(again))
+        self.assertIn("the 4 steps of the checkpoint took 16 samples", again.err)
+        self.assertIn("train_iters is 7", self.train(config, "train_batch_size=8", expect=0).err)
+        self.assert_same_run(ramp, config)
+        self.assertEqual(self.status(config)["total_steps"], 7)
+        # Smaller ones, in a blend, which has no more samples than the run asks for.
+        config = self.stopped("shrunk", 4, train_batch_size=8, data_path=f"1 {self.prefix}")
+        self.train(config, "train_batch_size=4", expect=0)
+        self.assertEqual([s["consumed_samples"] for s in facts(self.run_dir(config))[0]], [*range(8, 33, 8), *range(36, 57, 4)])
+
+    def test_another_precision(self):
+        alone = self.config("alone", train_iters=8)
+        self.train(alone, expect=0)
+        expected = [float(s["loss"]) for s in facts(self.run_dir(alone))[0]]
+        for before, after, scale in (("fp16", "bf16", 1.0), ("bf16", "fp16", 65536.0), ("fp32", "bf16", 1.0)):
+            with self.subTest(before=before, after=after):
+                old = self.stopped(f"{before}_{after}", 4, train_iters=8, precision=before)
+                saved = generations(self.run_dir(old) / "checkpoints")[-1]
+                elsewhere = self.config(f"{before}_{after}_elsewhere", train_iters=8, precision=after, load=str(saved))
+                for done, config in ((self.train(elsewhere), elsewhere), (self.train(old, f"precision={after}"), old)):
+                    self.expect(done, 0)
+                    self.assertIn(f"written under precision {before}, now it is {after}", done.err)
+                    steps = facts(self.run_dir(config))[0][-4:]
+                    self.assertEqual([(s["step"], s["skipped"], float(s["loss_scale"])) for s in steps], [(n, False, scale) for n in (5, 6, 7, 8)])
+                    for loss, step in zip(expected[4:], steps, strict=True):
+                        self.assertAlmostEqual(float(step["loss"]), loss, delta=0.05)
 
     def test_evaluation_switched_on_and_off(self):
         keys = {"data_path": None, "split": None, "train_data_paths": [str(self.prefix)], "valid_data_paths": [str(self.other)],

@@ -98,8 +98,7 @@ class Refusals(RunCase):
         other.write_text("another text altogether\n\n" * 900)
         self.assertEqual(run_program("tokenize", "--input", other, "--tokenizer", "byte", "--output", self.here / "other").code, 0)
         cases = [("hidden_size=64", "32", "64"), ("num_layers=3", "2", "3"), ("seq_length=16", "32", "16"), ("norm=rmsnorm", "layernorm", "rmsnorm"),
-                 ("precision=bfloat16", "fp32", "bf16"), ("optimizer.type=sgd", "adam", "sgd"), ("seed=4", "1234", "4"),
-                 ("train_batch_size=8", "4", "8"), ("split=70,20,10", "80", "70"), ("hidden_dropout=0.5", "0", "0.5"),
+                 ("optimizer.type=sgd", "adam", "sgd"), ("seed=4", "1234", "4"), ("split=70,20,10", "80", "70"), ("hidden_dropout=0.5", "0", "0.5"),
                  (f"data_path={self.here / 'other_text_document'}", "data files: checkpoint", "now")]
         for override, was, now in cases:
             with self.subTest(override):

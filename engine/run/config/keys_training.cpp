@@ -80,7 +80,7 @@ KeyTopic optimizer_keys() {
 }
 
 KeyTopic batch_keys() {
-  const KeysOf data{KeyScope::kData}, layout{KeyScope::kLayout};
+  const KeysOf run{KeyScope::kRuntime}, layout{KeyScope::kLayout};
   KeyTopic t;
   t.title = "Batch";
   t.intro =
@@ -88,11 +88,13 @@ KeyTopic batch_keys() {
       "derive the third, "
       "one alone means an accumulation of 1, all three must agree.";
   t.keys = {
-      data("train_batch_size", kIntKey, "null", "Sequences per step over all ranks.",
-           {.aliases = {"global_batch_size"},
-            .default_text = "from the other two",
-            .bounds = {1, 1e9},
-            .unit = "sequences"}),
+      run("train_batch_size", kIntKey, "null",
+          "Sequences per step over all ranks. Changed between the lives of a run, as rampup_batch_size may be, samples "
+          "count on in their order, and train_iters (of train_samples: what it takes) stays the end.",
+          {.aliases = {"global_batch_size"},
+           .default_text = "from the other two",
+           .bounds = {1, 1e9},
+           .unit = "sequences"}),
       layout("train_micro_batch_size_per_gpu", kIntKey, "null", "Sequences per micro step and rank.",
              {.aliases = {"micro_batch_size"},
               .default_text = "from the other two",
@@ -100,10 +102,10 @@ KeyTopic batch_keys() {
               .unit = "sequences"}),
       layout("gradient_accumulation_steps", kIntKey, "null", "Micro-batches per step and data rank.",
              {.aliases = {"gas"}, .default_text = "from the other two", .bounds = {1, 1e6}, .unit = "micro steps"}),
-      data("rampup_batch_size", kListKey | kStringKey, "null",
-           "[start, increment, samples]: the batch grows from start to train_batch_size in steps of increment over so "
-           "many samples.",
-           {.unit = "sequences"}),
+      run("rampup_batch_size", kListKey | kStringKey, "null",
+          "[start, increment, samples]: the batch grows from start to train_batch_size in steps of increment over so "
+          "many samples.",
+          {.unit = "sequences"}),
   };
   return t;
 }

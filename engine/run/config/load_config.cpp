@@ -17,7 +17,8 @@ constexpr size_t kMaxConfigBytes = 4 << 20;
 
 // reader: has merged.
 ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const ConfigOptions& options) {
-  ResolvedConfig resolved = resolve(reader, std::filesystem::path(first_name).stem().string(), options);
+  const std::string stem = std::filesystem::path(first_name).stem().string();
+  ResolvedConfig resolved = resolve(reader, stem, options);
   if (!reader.problems().empty()) throw_problems(std::move(reader.problems()));
   for (const auto& [name, value] : resolved.values) {
     try {
@@ -26,6 +27,14 @@ ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, con
       throw_bad_config(name + ": its value is not UTF-8");
     }
   }
+  resolved.behind = [reader, stem, options](int64_t iters, int64_t samples) {
+    SettingsReader again = reader;
+    ConfigOptions there = options;
+    there.done_iters = iters, there.done_samples = samples;
+    ResolvedConfig other = resolve(again, stem, there);
+    if (!again.problems().empty()) throw_problems(std::move(again.problems()));
+    return other;
+  };
   return resolved;
 }
 

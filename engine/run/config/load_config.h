@@ -1,6 +1,7 @@
 // From configuration files and overrides to a RunConfig, or to every violation at once.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,7 +20,8 @@ struct ConfigOptions {
   // Consecutive ranks on each node, as found at start; the key ranks_per_node overrides it. 0: not known, or nodes
   // differ.
   int64_t found_ranks_per_node = 0;
-  int64_t machines = 0;  // on which the ranks run, whatever ranks_per_node pretends; 0: not known
+  int64_t machines = 0;                      // on which the ranks run, whatever ranks_per_node pretends; 0: not known
+  int64_t done_iters = 0, done_samples = 0;  // of DataConfig
   bool dry_run = false;
   bool data_required = false;  // a configuration without data_path / train_data_paths is a violation
   bool allow_faults = false;   // otherwise the key `faults` is a violation
@@ -41,6 +43,9 @@ struct ResolvedConfig {
   std::map<std::string, nlohmann::json> values;
   std::set<std::string> given;    // keys of `values` that the user wrote
   std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key
+  // The same settings where `iters` steps have taken `samples` samples under other batches: the steps of train_samples,
+  // and the lengths of the rate that follow, are other ones. Throws as load_config does.
+  std::function<ResolvedConfig(int64_t iters, int64_t samples)> behind;
 };
 
 // The notes as lines in their order, one per text with all its keys: "hostfile, num_gpus: ranks come from ...".

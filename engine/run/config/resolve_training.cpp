@@ -211,6 +211,7 @@ void Resolver::parse_ramp() {
 void Resolver::schedule_in_samples() {
   DataConfig data;
   data.global_batch = integer("train_batch_size");
+  data.done_iters = options_.done_iters, data.done_samples = options_.done_samples;
   // parse_ramp() leaves one that is wrong out, with its message.
   if (const auto ramp = values_.find("rampup_batch_size"); ramp != values_.end()) {
     data.ramp_start = ramp->second.at(0).get<int64_t>();

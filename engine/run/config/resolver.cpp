@@ -67,6 +67,7 @@ ResolvedConfig Resolver::take() {
   for (const auto& [key, message] : notes) result.notes.push_back({key, message});
   result.run = to_run_config(result.values);
   result.run.layout.found_ranks_per_node = options_.found_ranks_per_node;
+  result.run.data.done_iters = options_.done_iters, result.run.data.done_samples = options_.done_samples;
   result.run.compression.rules = std::move(rules_);
   return result;
 }

@@ -60,6 +60,8 @@ class StatusFile {
   // For the next call of running(), which then writes in any case.
   void spike(const std::string& text);
   void stragglers(std::vector<std::string> lines);
+  // Instead of what the constructor was told.
+  void plans_steps(int64_t total_steps) { status_.total_steps = total_steps; }
   // Of refuse_what_does_not_fit. Writes.
   void plans_memory(const std::string& planned);
   // The end, flushed to disk: state finished (0), preempted (75) or failed (all others). A lost peer (71) does not take

@@ -111,6 +111,23 @@ CopyBytes RunSession::copy_state() {
   };
 }
 
+std::pair<int64_t, int64_t> RunSession::find() {
+  const RunConfig& run = config_.run;
+  found_ = store_->newest();
+  resumes_ = found_.has_value();
+  if (!found_ && !run.load.empty()) found_ = find_newest_valid(run.load, job_.control());
+  if (!found_ || (!resumes_ && run.finetune)) return {0, 0};
+  const auto count = [&](const char* name) {
+    const auto there = found_->manifest.integers.find(name);
+    return there == found_->manifest.integers.end() ? 0 : there->second;
+  };
+  return {count("progress/step"), count("progress/consumed_samples")};
+}
+
+void RunSession::plans_steps() {
+  if (status_) status_->plans_steps(config_.run.train_iters);
+}
+
 double RunSession::minutes() const {
   return std::chrono::duration<double, std::ratio<60>>(std::chrono::steady_clock::now() - started_).count();
 }
@@ -148,9 +165,8 @@ nlohmann::json RunSession::checkpoint_info() const {
 }
 
 std::optional<std::array<double, 3>> RunSession::measured_costs(const std::string& origin) const {
-  const std::optional<VerifiedCheckpoint> found = store_->newest();
-  if (!found) return std::nullopt;
-  const nlohmann::json stored = found->manifest.info.value("measured_costs", nlohmann::json());
+  if (!resumes_) return std::nullopt;
+  const nlohmann::json stored = found_->manifest.info.value("measured_costs", nlohmann::json());
   if (stored.is_null() || stored.at("origin") != origin) return std::nullopt;
   return stored.at("ms").get<std::array<double, 3>>();
 }
@@ -212,7 +228,8 @@ void RunSession::warn_of_other_order(const VerifiedCheckpoint& found) const {
   }
   if (text.empty()) return;
   log_warning("warning: the data come in another order than before the checkpoint (" + text +
-              "), because train_iters, eval_interval or eval_iters ask for another number of samples: some may come "
+              "), because train_iters, train_batch_size, eval_interval or eval_iters ask for another number of "
+              "samples: some may come "
               "again and others late; set these keys back to keep the order");
 }
 
@@ -222,9 +239,8 @@ LoadOptions RunSession::load_options() {
   return options;
 }
 
-bool RunSession::load_from(const std::string& path, const RunState& state) {
+bool RunSession::load_from(const VerifiedCheckpoint& found, const RunState& state) {
   const RunConfig& run = config_.run;
-  const VerifiedCheckpoint found = find_newest_valid(path, job_.control());
   bool replica_loaded = false;
   if (run.finetune) {
     const std::string other = require_same_model(found.path, model_of(found), run.model, true);
@@ -270,29 +286,29 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) order_[name_of(split)] = stream.order(split);
   cut_ = cut_of(replica, config_);
   device_ = &replica.device();
-  const std::optional<VerifiedCheckpoint> found = store_->newest();
   bool replica_loaded = false;
   job_.agree([&] {
-    if (found) {
-      replica_loaded = go_on_from(*found, state, true);
-      owes_evaluation_ = found->manifest.info.contains("owes_evaluation");
+    if (resumes_) {
+      replica_loaded = go_on_from(*found_, state, true);
+      owes_evaluation_ = found_->manifest.info.contains("owes_evaluation");
       if (!run.load.empty()) {
-        log_warning("warning: load=" + run.load + " is not used: " + found->path + " is step " +
-                    std::to_string(found->manifest.step) +
+        log_warning("warning: load=" + run.load + " is not used: " + found_->path + " is step " +
+                    std::to_string(found_->manifest.step) +
                     " of this run, which goes on from there; to start from load choose another run_dir");
       }
       last_saved_step_ = progress.step;
-      log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
-               std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));
+      log_info("resumed from " + found_->path + ": step " + std::to_string(progress.step) + ", " +
+               std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found_->manifest.info));
       return;
     }
     replica.store().initialize(replica.exec(), run.seed);
-    if (!run.load.empty()) {
-      replica_loaded = load_from(run.load, state);
+    if (found_) {
+      replica_loaded = load_from(*found_, state);
     } else if (!run.init_from_hf.empty()) {
       import_weights(replica);
     }
   });
+  found_.reset();
   replica.weights_changed(replica_loaded);
   step_ = progress.step;
   if (!job_.first()) return;

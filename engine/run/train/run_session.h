@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/run_lock.h"
@@ -49,7 +50,13 @@ class RunSession {
   // everything but the other ranks' parts of checkpoints.
   RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job);
 
-  // Fills the state from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
+  // Finds the newest checkpoint of the run that verifies, else that of `load`; the first call. Returns the steps and
+  // samples with which the run goes on: 0, 0 where it begins anew.
+  std::pair<int64_t, int64_t> find();
+  // The configuration has another train_iters than the constructor saw.
+  void plans_steps();
+
+  // Fills the state from: the checkpoint that find() found, of `load` under `finetune` weights alone; else
   // `init_from_hf`; else initial weights. Refuses data files that are not those of rank 0 (65), and a checkpoint whose
   // model or data keys differ (78), naming both values. Opens metrics, TensorBoard and the console line at the step
   // that was found.
@@ -81,7 +88,7 @@ class RunSession {
 
   double minutes() const;
   // The layer, embedding and head milliseconds by which the newest checkpoint's run cut its stages, if it measured them
-  // with the same layout, rules and hosts (`origin`). Before start().
+  // with the same layout, rules and hosts (`origin`). Between find() and start().
   std::optional<std::array<double, 3>> measured_costs(const std::string& origin) const;
   // Makes these milliseconds part of the checkpoints from here on.
   void keep_costs(const std::string& origin, const std::array<double, 3>& costs);
@@ -104,7 +111,7 @@ class RunSession {
   // After the load that take_compression_state has prepared, where only the number of data ranks has changed.
   void adopt_residuals(const VerifiedCheckpoint& found, Replica& replica);
   // Returns what take_compression_state does.
-  bool load_from(const std::string& path, const RunState& state);
+  bool load_from(const VerifiedCheckpoint& found, const RunState& state);
   void import_weights(Replica& replica);
   CopyBytes copy_state();
 
@@ -113,7 +120,9 @@ class RunSession {
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<RunLock> run_lock_;  // rank 0 alone
   std::unique_ptr<CheckpointStore> store_;
-  std::unique_ptr<StatusFile> status_;  // this and the next three: rank 0 alone
+  std::optional<VerifiedCheckpoint> found_;  // from find() to start()
+  bool resumes_ = false;                     // found_ is of this run
+  std::unique_ptr<StatusFile> status_;       // this and the next three: rank 0 alone
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<ConsoleProgress> console_;

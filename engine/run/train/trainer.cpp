@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "data/batch_ramp.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/program.h"
@@ -68,6 +69,24 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
   if (settled.costs) session.keep_costs(settled.origin, *settled.costs);
   if (settled.costs || run.compression.adapt) settled.revisions.keep();
   return settled;
+}
+
+// What goes on from steps that took other batches: the samples count, and train_samples stays the length of the run.
+void count_other_batches(ResolvedConfig& config, RunSession& session, Job& job) {
+  const auto [iters, samples] = session.find();
+  job.agree([&] {
+    if (samples_after(config.run.data, iters) == samples) return;
+    // The rules stay as they are: the mesh is formed for them.
+    const ResolvedConfig there = config.behind(iters, samples);
+    config.values = there.values;
+    config.run.train_iters = there.run.train_iters;
+    config.run.data = there.run.data;
+    config.run.optim = there.run.optim;
+    session.plans_steps();
+    log_warning("warning: the " + std::to_string(iters) + " steps of the checkpoint took " + std::to_string(samples) +
+                " samples, in other batches than train_batch_size and rampup_batch_size make now; train_iters is " +
+                std::to_string(config.run.train_iters));
+  });
 }
 
 class Trainer {
@@ -457,7 +476,8 @@ void refuse_what_is_not_here(const RunConfig& run) {
   }
 }
 
-ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
+ExitCode train(const ResolvedConfig& resolved, bool allow_faults, Job& job) {
+  ResolvedConfig config = resolved;
   install_signal_handlers();
   job.agree([&] {
     // The device is checked before anything is touched.
@@ -467,12 +487,14 @@ ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
   FaultPlan faults;
   job.agree([&] { faults = FaultPlan(config.run.faults_json, allow_faults, job.rank()); });
   RunSession session(config, faults, job);
-  RunConfig run = config.run;
-  job.share_cores(run);
+  RunConfig run;
   std::string planned;
   std::optional<Settled> settled;
   std::optional<Trainer> trainer;  // messages under way point into it: it outlives the end of the job
   try {
+    count_other_batches(config, session, job);
+    run = config.run;
+    job.share_cores(run);
     settled = settle(config, run, session, job);
     trainer.emplace(run, faults, session, job, *settled, planned);
     const ExitCode code = trainer->run();

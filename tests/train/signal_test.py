@@ -147,6 +147,9 @@ class Signals(RunCase):
         done = self.train(config, "exit_duration_in_mins=0.004", faults=pace)  # 0.24 s
         step = self.assert_preempted(done, config, "exit_duration_in_mins")
         self.assertLess(step, COMMON["train_iters"])
+        # Less than the start takes: every life gets on by a step.
+        done = self.train(config, "exit_duration_in_mins=1e-9")
+        self.assertEqual(self.assert_preempted(done, config, "exit_duration_in_mins"), step + 1)
         self.finish_and_compare(alone, config)
 
 

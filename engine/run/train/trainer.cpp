@@ -290,8 +290,9 @@ class Trainer {
   }
 
   bool wish_to_stop() const { return stop_signal() != 0 || (job_.first() && time_is_up()); }
+  // Behind a step at the earliest, as Megatron: a life whose start takes longer gets on, too.
   bool time_is_up() const {
-    return run_.exit_duration_in_mins > 0.0 && session_.minutes() >= run_.exit_duration_in_mins;
+    return run_.exit_duration_in_mins > 0.0 && stepped_ && session_.minutes() >= run_.exit_duration_in_mins;
   }
 
   // Several ranks have agreed in the step before that somebody wishes to stop; which wish it was takes one more vote.
@@ -331,6 +332,7 @@ class Trainer {
     take_waits();  // of what was between the steps
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
+    stepped_ = true;
     const StepOutcome outcome = step_->run(
         static_cast<int>(loader_->micro_steps_at(before)),
         [&] {
@@ -450,7 +452,7 @@ class Trainer {
   std::unique_ptr<BatchLoader> loader_;
   TrainProgress progress_;
   StepTimer timer_;
-  bool stop_agreed_ = false, save_agreed_ = false;
+  bool stop_agreed_ = false, save_agreed_ = false, stepped_ = false;
   Clock::time_point last_save_ = Clock::now();  // or the start
   std::unique_ptr<StepTrace> trace_;
   bool traced_ = false;

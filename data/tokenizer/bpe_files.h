@@ -1,4 +1,4 @@
-// The files that the word behind `bpe:` names.
+// The files that the word behind `bpe:` names, and the token of theirs that ends a document.
 #pragma once
 
 #include <string>
@@ -9,6 +9,10 @@ struct BpeFiles {
   std::string vocab;   // a tokenizer.json, or the vocabulary alone
   std::string merges;  // "": a tokenizer.json, which holds them
 };
+
+// The first of these among the added tokens ends a document; else kEndInVocab, which GPT-2's vocab.json has.
+inline constexpr const char* kEndsOfDocument[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"};
+inline constexpr const char* kEndInVocab = "<|endoftext|>";
 
 // "tokenizer.json", or "vocab.json,merges.txt", which is cut at the first ".json,".
 inline BpeFiles bpe_files(const std::string& files) {

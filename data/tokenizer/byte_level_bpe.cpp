@@ -93,14 +93,13 @@ class ByteLevelBpe final : public Tokenizer {
         if (d_.plain[id]) whole_words_.emplace(d_.bytes[id], static_cast<int32_t>(id));
       }
     }
-    for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"}) {
+    for (const char* name : kEndsOfDocument) {
       for (const AddedToken& token : d_.added) {
         if (!eod_ && token.content == name) eod_ = token.id;
       }
     }
-    // GPT-2's vocab.json has it as an ordinary token.
     for (size_t id = 0; id < d_.bytes.size() && !eod_; ++id) {
-      if (d_.bytes[id] == "<|endoftext|>") eod_ = static_cast<int32_t>(id);
+      if (d_.bytes[id] == kEndInVocab) eod_ = static_cast<int32_t>(id);
     }
   }
 

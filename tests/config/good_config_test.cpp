@@ -164,7 +164,6 @@ TEST(GoodConfig, PublicRecipeRetyped) {
             128);  // one data-parallel rank
 }
 
-// NeoX's Llama files, and Megatron's spelling of the same model: both must give the published widths.
 // GPT-2's files by NeoX's keys: the size of the vocabulary is that of the file where it is there.
 TEST(GoodConfig, VocabAndMergeFiles) {
   const std::vector<std::string> model = {
@@ -186,6 +185,24 @@ TEST(GoodConfig, VocabAndMergeFiles) {
   EXPECT_EQ(with({"vocab_file=data/gpt2-vocab.json"}).tokenizer, "");
 }
 
+// As in Megatron and NeoX, what cuts at the end of a document asks the tokenizer which id that is.
+TEST(GoodConfig, EndOfDocumentOfTheTokenizer) {
+  const auto end = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"num_layers=1", "hidden_size=8", "num_attention_heads=1", "seq_length=4", "train_iters=1",
+                             "lr=0.1", "train_micro_batch_size_per_gpu=1"});
+    return load_config({}, more).run.data.documents.eod_token;
+  };
+  const std::string mask = "eod_mask_loss=true", golden = "tokenizer=bpe:tests/golden/bpe/";
+  EXPECT_EQ(end({golden + "neox20b/tokenizer.json", mask}), 0);
+  EXPECT_EQ(end({golden + "llama3/tokenizer.json", "vocab_size=999", "reset_attention_mask=true"}), 701);
+  EXPECT_EQ(end({golden + "llama3/tokenizer.json", "eod_token=3", mask}), 3);
+  EXPECT_EQ(end({golden + "llama3/tokenizer.json"}), -1);
+  EXPECT_EQ(end({"tokenizer=byte", "vocab_size=257", mask}), 256);
+  EXPECT_EQ(end({"tokenizer_type=NullTokenizer", "vocab_size=99", mask}), 99);
+  EXPECT_EQ(end({"vocab_file=data/gpt2-vocab.json", "merge_file=data/gpt2-merges.txt", mask}), 50256);
+}
+
+// NeoX's Llama files, and Megatron's spelling of the same model: both must give the published widths.
 TEST(GoodConfig, LlamaInThreeSpellings) {
   const char* neox =
       R"({ "num-layers": 32, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048, "max-position-embeddings": 2048,

@@ -144,10 +144,11 @@ KeyTopic data_keys() {
           "The loss of a step is the sum over its tokens that count, divided by their number (0 where there is none); "
           "false: the mean of the micro-batches' means. Without eod_mask_loss they are the same."),
       key("eod_token", kIntKey, "-1",
-          "Id of the end-of-document token, as tokenize --append-eod prints it (byte: 256); -1: none.",
+          "Id of the end-of-document token, as tokenize --append-eod prints it (byte: 256); -1: none. Not given: the "
+          "tokenizer's, where a key needs it.",
           {.bounds = {-1, 100000000}}),
       key("tokenizer", kStringKey, "null",
-          "byte | bpe:tokenizer.json | bpe:vocab.json,merges.txt | sentencepiece:MODEL; used for the vocabulary's size "
+          "byte | bpe:tokenizer.json | bpe:vocab.json,merges.txt | sentencepiece:MODEL; used for vocab_size, eod_token "
           "and by generate, not to train. byte has 256 ids, and 257 in data made with --append-eod: say vocab_size 257 "
           "there.",
           {.default_text = "from tokenizer_type, vocab_file and merge_file where they say it"}),

@@ -1,5 +1,7 @@
 // The resolver's topics about the model: heads, feed-forward width, positions, vocabulary, precision.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "data/tokenizer/bpe_files.h"
 #include "engine/base/core/file.h"
@@ -11,21 +13,30 @@ namespace thinwire {
 namespace {
 
 constexpr int64_t kMaxFeedForward = 1 << 21;  // also the bound of ffn_hidden_size
+constexpr const char* kKeysOfDocuments[] = {"eod_mask_loss", "reset_attention_mask", "reset_position_ids"};
 
 int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Ids of a tokenizer.json or, where there are merges beside it, a vocab.json: one more than the largest of the
-// vocabulary and the added tokens.
-int64_t ids_of_bpe(const BpeFiles& files) {
+struct BpeIds {
+  int64_t count = 0, eod = -1;
+};
+
+// Of a tokenizer.json or, where there are merges beside it, a vocab.json: how many ids (one more than the largest of
+// the vocabulary and the added tokens), and the one that ends a document.
+BpeIds ids_of_bpe(const BpeFiles& files) {
   const nlohmann::json file = nlohmann::json::parse(read_file(files.vocab, 256 << 20));
-  int64_t last = -1;
   const nlohmann::json& vocab = files.merges.empty() ? file.at("model").at("vocab") : file;
-  for (const auto& [token, id] : vocab.items()) last = std::max(last, id.get<int64_t>());
-  if (files.merges.empty() && file.contains("added_tokens"))
-    for (const auto& token : file.at("added_tokens")) last = std::max(last, token.at("id").get<int64_t>());
-  return last + 1;
+  const nlohmann::json added = files.merges.empty() ? file.value("added_tokens", nlohmann::json()) : nlohmann::json();
+  BpeIds ids;
+  for (const auto& [token, id] : vocab.items()) ids.count = std::max(ids.count, id.get<int64_t>() + 1);
+  for (const auto& token : added) ids.count = std::max(ids.count, token.at("id").get<int64_t>() + 1);
+  for (const char* name : kEndsOfDocument)
+    for (const auto& token : added)
+      if (ids.eod < 0 && token.at("content") == name) ids.eod = token.at("id").get<int64_t>();
+  if (ids.eod < 0) ids.eod = vocab.value(kEndInVocab, int64_t{-1});
+  return ids;
 }
 
 }  // namespace
@@ -156,11 +167,12 @@ void Resolver::model() {
     note("use_bias_in_norms", "RMSNorm has no shift");
 }
 
-std::optional<int64_t> Resolver::vocabulary_of(const std::string& tokenizer) {
-  if (tokenizer == "byte") return 256;
+std::optional<Resolver::KnownTokenizer> Resolver::vocabulary_of(const std::string& tokenizer) {
+  if (tokenizer == "byte") return KnownTokenizer{tokenizer, 256, 256};
   if (tokenizer.rfind("bpe:", 0) == 0) {
     try {
-      return ids_of_bpe(bpe_files(tokenizer.substr(4)));
+      const BpeIds ids = ids_of_bpe(bpe_files(tokenizer.substr(4)));
+      return KnownTokenizer{tokenizer, ids.count, ids.eod};
     } catch (const std::exception& e) {
       note("tokenizer", std::string("says no size of the vocabulary: ") + e.what());
     }
@@ -180,13 +192,13 @@ std::optional<Resolver::KnownTokenizer> Resolver::tokenizer_of_other_trainers() 
   const std::string merges_path = merges == nullptr ? "" : merges->value.get<std::string>();
   std::optional<KnownTokenizer> stands_for;
   if (kind == "GPT2BPETokenizer" || kind == "HFGPT2Tokenizer" || kind == "HFGPT2TokenizerFast")
-    stands_for = {"GPT-2's tokenizer", 50257};
+    stands_for = {"GPT-2's tokenizer", 50257, 50256};
   else if (kind == "HFTokenizer")
-    stands_for = {"the 20B tokenizer", 50277};
+    stands_for = {"the 20B tokenizer", 50277, 0};
   else if (kind == "SPMTokenizer" || kind == "Llama2Tokenizer")
-    stands_for = {"Llama's tokenizer", 32000};
+    stands_for = {"Llama's tokenizer", 32000, 2};
   else if (kind == "CharLevelTokenizer")
-    stands_for = {"single characters", 512};
+    stands_for = {"single characters", 512, 0};
   if (!path.empty() && (kind == "HFTokenizer" || kind == "HuggingFaceTokenizer"))
     set("tokenizer", "bpe:" + path);
   else if (!path.empty() && (kind == "SPMTokenizer" || kind == "SentencePieceTokenizer" || kind == "Llama2Tokenizer" ||
@@ -215,10 +227,16 @@ void Resolver::vocabulary() {
   }
   const std::string tokenizer = value("tokenizer").is_null() ? "" : text("tokenizer");
   const Setting* const type = given("tokenizer_type");
-  if (value("vocab_size").is_null()) {
-    const auto ids = tokenizer.empty() ? std::nullopt : vocabulary_of(tokenizer);
-    if (ids && *ids > 0) {
-      set("vocab_size", *ids);
+  const bool no_tokenizer = tokenizer.empty() && type != nullptr && type->value == "NullTokenizer";
+  const bool sized = !value("vocab_size").is_null();
+  const bool eod_sought = given("eod_token") == nullptr &&
+                          std::any_of(std::begin(kKeysOfDocuments), std::end(kKeysOfDocuments), [&](const char* key) {
+                            return known({key, "eod_token"}) && flag(key);
+                          });
+  const auto read = tokenizer.empty() || (sized && !eod_sought) ? std::nullopt : vocabulary_of(tokenizer);
+  if (!sized) {
+    if (read && read->ids > 0) {
+      set("vocab_size", read->ids);
     } else if (assumed) {
       set("vocab_size", assumed->ids);
       note("vocab_size", "not given; taken as the " + std::to_string(assumed->ids) + " ids of " + assumed->name);
@@ -231,7 +249,7 @@ void Resolver::vocabulary() {
       return fail({"vocab_size"},
                   "missing" + unknown + ": give it, or a tokenizer (byte | bpe:FILE | sentencepiece:FILE)");
     }
-  } else if (tokenizer.empty() && type != nullptr && type->value == "NullTokenizer") {
+  } else if (no_tokenizer) {
     set("vocab_size", integer("vocab_size") + 1);
     note("vocab_size", "taken as " + std::to_string(integer("vocab_size")) +
                            ": Megatron's NullTokenizer adds an id, the end of a document");
@@ -239,10 +257,21 @@ void Resolver::vocabulary() {
     fail({"vocab_size", "tokenizer"},
          "the byte tokenizer has 256 ids, vocab_size is " + std::to_string(integer("vocab_size")));
   }
+  if (const int64_t size = integer("vocab_size"); eod_sought) {
+    // A file that is not there stands for the kind's own ids only where their number is the same.
+    const int64_t end = no_tokenizer                      ? size - 1
+                        : read                            ? read->eod
+                        : assumed && assumed->ids == size ? assumed->eod
+                                                          : -1;
+    if (end >= 0 && end < size) {
+      set("eod_token", end);
+      note("eod_token", "not given; taken as " + std::to_string(end) + ", which ends a document in this tokenizer");
+    }
+  }
   if (known({"eod_token", "vocab_size"}) && integer("eod_token") >= integer("vocab_size"))
     fail({"eod_token", "vocab_size"}, "eod_token " + std::to_string(integer("eod_token")) +
                                           " is not below vocab_size " + std::to_string(integer("vocab_size")));
-  for (const char* key : {"eod_mask_loss", "reset_attention_mask", "reset_position_ids"})
+  for (const char* key : kKeysOfDocuments)
     if (known({key, "eod_token"}) && flag(key) && integer("eod_token") < 0)
       fail({key}, "needs eod_token: the id that ends a document");
   if (known({"reset_position_ids", "reset_attention_mask", "pos_emb"}) && flag("reset_position_ids") &&

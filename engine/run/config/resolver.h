@@ -84,7 +84,7 @@ class Resolver {
   int64_t neox_width(int64_t whole, bool gated, bool by_default);
   struct KnownTokenizer {
     std::string name;
-    int64_t ids;
+    int64_t ids = 0, eod = -1;  // eod: the id that ends a document, -1: none
   };
   std::optional<KnownTokenizer> tokenizer_of_other_trainers();
   void heads();
@@ -92,7 +92,7 @@ class Resolver {
   void schedule_in_samples();
   void check_paths(const std::string& paths, const std::string& weights);
   void split_text();
-  std::optional<int64_t> vocabulary_of(const std::string& tokenizer);
+  std::optional<KnownTokenizer> vocabulary_of(const std::string& tokenizer);
   bool weights_persist() const;
   RuleContext rule_context() const;
   std::vector<ListedRule> rules_of(Site site, const RuleContext& context) const;

@@ -73,6 +73,30 @@ TEST(HfConfig, EveryOptionIsRead) {
   EXPECT_NO_THROW(model_config_from_hf(with(llama(), "rope_scaling", nullptr)));
 }
 
+// transformers turns int(head_dim * fraction) elements of a head, in doubles; so do we, and so does what we export.
+TEST(HfConfig, RotatedElementsAreThoseOfTheLibrary) {
+  const auto turned = [](int64_t head, double fraction) {
+    return static_cast<int64_t>(static_cast<double>(head) * fraction);
+  };
+  int wrong = 0, odd_texts = 0;
+  for (int64_t head = 2; head <= 256; ++head) {
+    for (int64_t k = 1; k <= head; ++k) {
+      const double fraction = static_cast<double>(k) / static_cast<double>(head);
+      const int64_t length = turned(head, fraction);
+      if (length == 0 || (length + 1) / 2 * 2 > head) continue;  // refused
+      json given = with(with(neox(), "hidden_size", 2 * head), "num_attention_heads", 2);
+      const ModelConfig c = model_config_from_hf(with(given, "rotary_pct", fraction));
+      const double written = hf_config_from_model(c).at("rotary_pct").get<double>();
+      wrong += c.rotary_length() != length || turned(head, written) != length;
+      odd_texts += turned(head, shortest_double(c.rotary_fraction)) != length;
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(odd_texts, 1000);  // the shortest text of the float alone would not do
+  const json hundred = with(with(neox(), "hidden_size", 400), "rotary_pct", 0.29);
+  EXPECT_EQ(model_config_from_hf(hundred).rotary_length(), 28);
+}
+
 // transformers 5 writes all of it in rope_parameters, older ones rope_theta at the top and rope_scaling beside it.
 TEST(HfConfig, Llama3ScalingIsReadInBothSpellingsAndWritten) {
   json scaling{{"rope_type", "llama3"},

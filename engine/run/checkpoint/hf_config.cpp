@@ -37,12 +37,13 @@ class Keys {
     }
     return value.get<int64_t>();
   }
-  float real(const char* key, double fallback) const {
-    if (!has(key)) return static_cast<float>(fallback);
+  double exact(const char* key, double fallback) const {
+    if (!has(key)) return fallback;
     const json& value = config_.at(key);
     if (!value.is_number()) refuse(std::string("\"") + key + "\" is " + value.dump() + ", a number is expected");
-    return static_cast<float>(value.get<double>());
+    return value.get<double>();
   }
+  float real(const char* key, double fallback) const { return static_cast<float>(exact(key, fallback)); }
   bool flag(const char* key, bool fallback) const {
     if (!has(key)) return fallback;
     const json& value = config_.at(key);
@@ -96,7 +97,7 @@ RopeScaling read_llama3_scaling(const Keys& rope, const char* key) {
 void read_rope(const Keys& keys, ModelConfig& c, const char* old_base, double default_fraction, bool partial_allowed) {
   c.positions = PositionKind::kRotary;
   c.rotary_base = keys.real(old_base, keys.real("rope_theta", 10000.0));
-  c.rotary_fraction = keys.real("rotary_pct", keys.real("partial_rotary_factor", default_fraction));
+  double fraction = keys.exact("rotary_pct", keys.exact("partial_rotary_factor", default_fraction));
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!keys.has(key)) continue;
     if (!keys.at(key).is_object()) refuse(std::string("\"") + key + "\" is not an object");
@@ -109,15 +110,28 @@ void read_rope(const Keys& keys, ModelConfig& c, const char* old_base, double de
     else if (rope.has("factor") && rope.real("factor", 1.0) != 1.0f)
       refuse(std::string("\"") + key + ".factor\": RoPE scaling is not supported");
     c.rotary_base = rope.real("rope_theta", c.rotary_base);
-    c.rotary_fraction = rope.real("partial_rotary_factor", c.rotary_fraction);
+    fraction = rope.exact("partial_rotary_factor", fraction);
   }
-  if (!(c.rotary_fraction > 0.0f && c.rotary_fraction <= 1.0f)) refuse("the rotary fraction is outside (0, 1]");
+  if (!(fraction > 0.0 && fraction <= 1.0)) refuse("the rotary fraction is outside (0, 1]");
   if (!(c.rotary_base > 0.0f)) refuse("\"rope_theta\" must be positive");
-  if (!partial_allowed && c.rotary_fraction != 1.0f)
-    refuse("\"partial_rotary_factor\" other than 1 is not supported for llama");
+  if (!partial_allowed && fraction != 1.0) refuse("\"partial_rotary_factor\" other than 1 is not supported for llama");
+  // transformers turns int(head_dim * fraction) elements, in doubles: 28 of 100 for 0.29.
+  const auto head = static_cast<double>(c.head_dim), turned = std::floor(head * fraction);
+  c.rotary_fraction = static_cast<float>(fraction);
+  if (static_cast<double>(c.rotary_length()) != turned) c.rotary_fraction = static_cast<float>(turned / head);
   if (c.rotary_length() == 0 || c.rotary_dim() > c.head_dim)
     refuse("the rotated part of a head has " + std::to_string(c.rotary_length()) +
            " elements; 1 or more are needed, and an even number where they are the whole head");
+}
+
+// The fraction of which transformers makes the same number of elements; the shortest text of ours may give one less
+// (0.8333333 of 96).
+double rotary_fraction_for_hf(const ModelConfig& c) {
+  const auto head = static_cast<double>(c.head_dim), turned = static_cast<double>(c.rotary_length());
+  double fraction = shortest_double(c.rotary_fraction);
+  if (std::floor(head * fraction) != turned) fraction = turned / head;
+  while (std::floor(head * fraction) < turned) fraction = std::nextafter(fraction, 1.0);
+  return fraction;
 }
 
 void read_gpt2(const Keys& keys, ModelConfig& c) {
@@ -291,7 +305,7 @@ nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* to
       out["attn_pdrop"] = shortest_double(c.attention_dropout);
       break;
     case HfFamily::kNeox: {
-      const double fraction = shortest_double(c.rotary_fraction);
+      const double fraction = rotary_fraction_for_hf(c);
       out["architectures"] = {"GPTNeoXForCausalLM"};
       out["model_type"] = "gpt_neox";
       out["num_hidden_layers"] = c.layers;

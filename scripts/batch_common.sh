@@ -155,8 +155,9 @@ tw_find_job() {
     slurm*) tw_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} tw_job=${tw_job:-${SLURM_JOB_ID:-}} ;;
     lsf*) if [ "${LSB_JOBINDEX:-0}" -gt 0 ]; then tw_job="${LSB_JOBID}[$LSB_JOBINDEX]"; else tw_job=${LSB_JOBID:-}; fi ;;
     pbs) tw_job=${PBS_JOBID:-} ;;
-    flux) tw_job=$(flux getattr jobid) ;;
+    flux) tw_job=$(flux getattr jobid 2>/dev/null) ;;
   esac
+  [ -n "$tw_job" ] || tw_fail 64 "this is no job of ${tw_system%_chain}: submit the script, as its head says"
 }
 
 # One run of a list: a line of words, or of fields between tabs where a path has blanks. INDEX counts from FIRST.
@@ -263,7 +264,6 @@ tw_launch() { # LAUNCHER [OPTION ...]
 # may lose the exit code 78 (srun reports 137), and a refusal should not cost a start on all nodes. After any other answer the run
 # is started. A warning to the whole process group must not end the one that is asked.
 tw_check() { # RANKS
-  [ "${1:-0}" != 0 ] || tw_fail 64 "not in a job: submit this script, as its head shows (or set THINWIRE_RANKS)"
   local said='' config='' code=0 given=$tw_run_dir saves ask=("${tw_container[@]}" "$tw_train" "${tw_args[@]}" --dry-run --ranks "$1")
   if [ "${THINWIRE_CHECK:-1}" = 1 ]; then
     config=$(trap '' USR1; "${ask[@]}" --print-config </dev/null 2>/dev/null)
@@ -288,6 +288,7 @@ tw_check() { # RANKS
 
 tw_run_slurm() {
   local ranks=${THINWIRE_RANKS:-${SLURM_NTASKS:-}} cores=${SLURM_CPUS_PER_TASK:-1} see=() bind=()
+  [ -n "$ranks" ] || tw_fail 78 "SLURM_NTASKS is not set: give sbatch --ntasks or --ntasks-per-node, or set THINWIRE_RANKS"
   tw_check "$ranks"
   tw_submit_successor
   # With GPUs every rank sees all of its node, and Hydra leaves the cores to the ranks.
@@ -328,7 +329,7 @@ tw_pbs_seconds_left() {
   local limit warn=${THINWIRE_WARN:-120}
   limit=$(qstat -f "$PBS_JOBID" 2>/dev/null | sed -n 's/^ *Resource_List.walltime = *//p')
   [ -n "$limit" ] || { tw_say "warning: qstat -f shows no walltime; nothing will be saved before it" >&2; echo 0; return; }
-  limit=$(tw_seconds "$limit")
+  limit=$(($(tw_seconds "$limit") - SECONDS)) # asking train took its time
   if [ $((limit - warn)) -gt $((limit / 2)) ]; then echo $((limit - warn)); else echo $((limit / 2)); fi
 }
 

@@ -22,4 +22,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element lsf scripts/lsf/array.sh "${THINWIRE_LIST:-}" "${LSB_JOBINDEX:-}" 1
-tw_run_lsf "${THINWIRE_RANKS:-${LSB_DJOB_NUMPROC:-}}"
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"

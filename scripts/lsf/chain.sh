@@ -21,4 +21,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin lsf_chain "${THINWIRE_SCRIPT:-scripts/lsf/chain.sh}" "$@"
-tw_run_lsf "${THINWIRE_RANKS:-${LSB_DJOB_NUMPROC:-}}" -bind-to core
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -bind-to core

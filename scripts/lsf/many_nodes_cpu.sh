@@ -23,4 +23,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin lsf scripts/lsf/many_nodes_cpu.sh "$@"
-tw_run_lsf "${THINWIRE_RANKS:-${LSB_DJOB_NUMPROC:-}}" -launcher lsf -bind-to core
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -launcher lsf -bind-to core

@@ -22,4 +22,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin lsf scripts/lsf/one_node_cpu.sh "$@"
-tw_run_lsf "${THINWIRE_RANKS:-${LSB_DJOB_NUMPROC:-}}" -bind-to core
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -bind-to core

@@ -23,4 +23,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 
 tw_device=cuda
 tw_begin lsf scripts/lsf/one_node_gpu.sh "$@"
-tw_run_lsf "${THINWIRE_RANKS:-${LSB_DJOB_NUMPROC:-}}"
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"

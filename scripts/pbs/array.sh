@@ -18,4 +18,4 @@ cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element pbs "${THINWIRE_SCRIPT:-scripts/pbs/array.sh}" "${THINWIRE_LIST:-}" "${PBS_ARRAY_INDEX:-${THINWIRE_INDEX:-}}" 0
-tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"${PBS_NODEFILE:-/dev/null}")}"
+tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}"

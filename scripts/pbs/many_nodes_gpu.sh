@@ -20,4 +20,4 @@ cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 
 tw_device=cuda
 tw_begin pbs "${THINWIRE_SCRIPT:-scripts/pbs/many_nodes_gpu.sh}" "$@"
-tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"${PBS_NODEFILE:-/dev/null}")}"
+tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}"

@@ -20,4 +20,4 @@ cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin pbs "${THINWIRE_SCRIPT:-scripts/pbs/one_node_cpu.sh}" "$@"
-tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"${PBS_NODEFILE:-/dev/null}")}" -bind-to "core:${OMP_NUM_THREADS:-1}"
+tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}" -bind-to "core:${OMP_NUM_THREADS:-1}"

@@ -20,7 +20,7 @@ class RunDirs(SweepCase):
 
     def found(self, words, **variables):
         """Exit code and output of a script up to the start of its ranks; a last line is the run directory and what train is given."""
-        return self.bash(f'tw_begin lsf x {words}; tw_check 1; echo "$tw_run_dir ${{tw_args[*]}}"', THINWIRE_TRAIN=BUILD / "train", **variables)
+        return self.bash(f'tw_begin lsf x {words}; tw_check 1; echo "$tw_run_dir ${{tw_args[*]}}"', LSB_JOBID=1, THINWIRE_TRAIN=BUILD / "train", **variables)
 
     def bash(self, text, **variables):
         done = subprocess.run(["bash", "-uc", f". {ROOT}/scripts/batch_common.sh; {text}"], cwd=self.here, env={**environment(), **{k: str(v) for k, v in variables.items()}},
@@ -62,11 +62,13 @@ class RunDirs(SweepCase):
             code, text = self.bash(f"tw_begin_element lsf x a.args {index} {first}")
             self.assertEqual((code, text), (64, "error: x: not an element of an array: submit with an array of indices (see the head of x)\n"))
 
-    def test_outside_of_a_job_nothing_is_started(self):
-        for script in ("slurm/one_node_cpu", "lsf/one_node_cpu", "pbs/one_node_cpu"):
-            done = subprocess.run(["bash", f"{ROOT}/scripts/{script}.sh", "--config", "configs/gpt2_tiny.json"], cwd=ROOT, env={**environment(), "THINWIRE_TRAIN": str(BUILD / "train")},
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            self.assertEqual((done.returncode, done.stdout), (64, f"error: scripts/{script}.sh: not in a job: submit this script, as its head shows (or set THINWIRE_RANKS)\n"))
+    def test_outside_a_job_or_without_tasks_a_script_says_so(self):
+        for system in ("slurm", "slurm_chain", "lsf", "pbs", "flux"):
+            code, text = self.bash(f"unset ${{!SLURM_*}} ${{!LSB_*}} ${{!PBS_*}}; flux() {{ return 1; }}; tw_begin {system} x --config bare run_dir=a")
+            self.assertEqual((code, text, (self.here / "a").exists()), (64, f"error: x: this is no job of {system.removesuffix('_chain')}: submit the script, as its head says\n", False))
+        code, text = self.bash("unset SLURM_NTASKS THINWIRE_RANKS; tw_begin slurm x --config bare; tw_run_slurm", SLURM_JOB_ID=1, THINWIRE_TRAIN=BUILD / "train")
+        self.assertEqual(code, 78)
+        self.assertIn("give sbatch --ntasks or --ntasks-per-node", text)
 
     def test_a_successor_is_given_what_the_head_names(self):
         head = (ROOT / "scripts" / "batch_common.sh").read_text().partition("# Exit codes")[0]

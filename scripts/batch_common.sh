@@ -465,6 +465,7 @@ tw_submit_successor() {
       [ -z "$output" ] || options+=(--output="$output")
       [ -z "${SLURM_NTASKS_PER_NODE:-}" ] || options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
       [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+      [ -z "${SLURM_GPUS_PER_NODE:-}" ] || options+=(--gpus-per-node="$SLURM_GPUS_PER_NODE")
       [ -z "${SLURM_MEM_PER_NODE:-}" ] || options+=(--mem="$SLURM_MEM_PER_NODE")
       [ -z "${SLURM_MEM_PER_CPU:-}" ] || options+=(--mem-per-cpu="$SLURM_MEM_PER_CPU")
       [ -z "${SLURM_JOB_ACCOUNT:-}" ] || options+=(--account="$SLURM_JOB_ACCOUNT")

@@ -16,11 +16,13 @@
 # Near the time limit the ranks save and leave, and the successor goes on. When the run is finished or failed for good (told from
 # status.json), or came round three times without a new step, the successor is cancelled and the chain ends.
 # To end a chain by hand: scancel --name=my_run. Options given to sbatch are not remembered by Slurm; the successor is submitted
-# with this job's sizes, memory, partition, account and QOS. Output of all jobs goes to one file, my_run.out.
+# with this job's sizes, GPUs per node, memory, partition, account and QOS. Output of all jobs goes to one file, my_run.out.
+# THINWIRE_GPUS=1: the GPU program, one rank per GPU (add --gpus-per-node).
 # Launcher, modules, container, site file: as in one_node_cpu.sh and the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
+[ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin slurm_chain scripts/slurm/chain.sh "$@"
 tw_run_slurm

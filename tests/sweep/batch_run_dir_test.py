@@ -111,7 +111,7 @@ class Successors(SweepCase):
             sbatch() {{ printf '%s\n' "$@" >>{given}; echo '{said_by_sbatch}'; }}
             scancel() {{ printf '%s\n' scancel "$@" >>{given}; }}
             . scripts/batch_common.sh
-            tw_system=slurm_chain tw_script=chain.sh tw_args=(a=1) SLURM_JOB_ID=6 SLURM_JOB_NAME='a b' SLURM_JOB_NUM_NODES=1 SLURM_JOB_PARTITION=p SLURM_MEM_PER_NODE=500
+            tw_system=slurm_chain tw_script=chain.sh tw_args=(a=1) SLURM_JOB_ID=6 SLURM_JOB_NAME='a b' SLURM_JOB_NUM_NODES=1 SLURM_JOB_PARTITION=p SLURM_MEM_PER_NODE=500 SLURM_GPUS_PER_NODE=a100:4
             tw_submit_successor; tw_drop_successor"""
         said = subprocess.run(["bash", "-uc", text], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True).stdout.decode()
         self.assertRegex(said, r"^thinwire \S+ job 7 waits for the end of this one\n$")
@@ -123,7 +123,7 @@ class Successors(SweepCase):
         for said, expected in (("7", ["scancel", "7"]), ("7;c1", ["scancel", "--clusters=c1", "7"])):
             words = self.words(said, "/x.out Power=")
             self.assertEqual(words[words.index("chain.sh"):], ["chain.sh", "a=1", *expected])
-            self.assertLessEqual({"--time=1:00", "--qos=long", "--mem=500"}, set(words))
+            self.assertLessEqual({"--time=1:00", "--qos=long", "--mem=500", "--gpus-per-node=a100:4"}, set(words))
 
     def test_an_element_of_an_array_goes_back_into_the_queue_alone(self):
         """One element's job id is that of the array: by it Slurm would stop all the others and begin them again."""

@@ -134,7 +134,6 @@ int run(int argc, char** argv) {
   if (spec.empty()) spec = spec_of_files(type, vocab, merges), options.prepend_bos = type == "Llama2Tokenizer";
   if (spec.empty()) throw_usage("tokenize: --tokenizer is required");
   if (options.json_keys.empty()) options.json_keys = {"text"};
-  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write()
   std::signal(SIGINT, remember_signal);
   std::signal(SIGTERM, remember_signal);
   tokenize(spec, options, quiet);

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
 
+#include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "parallel/wire/binding.h"
 #include "parallel/wire/handshake.h"
@@ -65,6 +67,13 @@ std::shared_ptr<void> find(const Offer& offer, size_t bytes) {
 }
 
 }  // namespace
+
+bool wants_node_memory() {
+  const char* const set = std::getenv("THINWIRE_NODE_MEMORY");
+  const std::string wish = set == nullptr ? "" : set;
+  if (wish != "" && wish != "0" && wish != "1") throw_bad_config("THINWIRE_NODE_MEMORY=" + wish + ": use 0 or 1");
+  return wish != "0";
+}
 
 std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<int>& nodes, bool wanted,
                                      std::string& notice, Keeper* keeper) {

@@ -19,6 +19,7 @@
 #include "parallel/wire/keeper.h"
 #include "parallel/wire/launcher.h"
 #include "parallel/wire/transport_delayed.h"
+#include "parallel/wire/transport_node.h"
 
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200300
 // MPICH before 4.2 over UCX's tcp can hang in MPI_Finalize: a rank that has closed its connections waits for the others
@@ -302,9 +303,16 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   struct Names {
     char host[MPI_MAX_PROCESSOR_NAME] = {};
     char machine[128] = {};
-    int64_t delay_us = wished_delay().count();
+    char wrong[256] = {};  // with the environment of this rank alone, perhaps: all have to hear of it
+    int64_t delay_us = 0;
   };
   Names mine;
+  try {
+    mine.delay_us = wished_delay().count();
+    wants_node_memory();
+  } catch (const Error& e) {
+    std::string(e.what()).copy(mine.wrong, sizeof mine.wrong - 1);
+  }
   std::vector<Names> all(static_cast<size_t>(size));
   int length = 0;
   MPI_Get_processor_name(mine.host, &length);
@@ -313,6 +321,8 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   hosts.clear(), machines.clear();
   for (const Names& names : all) {
     hosts.emplace_back(names.host), machines.emplace_back(names.machine);
+    if (names.wrong[0] != 0)
+      throw_bad_config("rank " + std::to_string(hosts.size() - 1) + " (" + names.host + "): " + names.wrong);
     if (names.delay_us != all[0].delay_us)
       throw_bad_config("THINWIRE_DELAY_US differs between ranks: " + std::to_string(all[0].delay_us) + " on rank 0, " +
                        std::to_string(names.delay_us) + " on rank " + std::to_string(hosts.size() - 1) +

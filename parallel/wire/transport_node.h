@@ -35,4 +35,7 @@ std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, co
 std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<int>& nodes, bool wanted,
                                      std::string& notice, Keeper* keeper = nullptr);
 
+// THINWIRE_NODE_MEMORY=0 leaves messages inside a node to MPI, too. Throws Error(kBadConfig) for anything but 0 and 1.
+bool wants_node_memory();
+
 }  // namespace thinwire

@@ -37,12 +37,6 @@ class SilentTransport final : public Transport {
   int rank_, size_;
 };
 
-// THINWIRE_NODE_MEMORY=0 leaves messages inside a node to MPI, too.
-bool wants_node_memory() {
-  const char* wish = std::getenv("THINWIRE_NODE_MEMORY");
-  return wish == nullptr || std::string(wish) != "0";
-}
-
 }  // namespace
 
 std::unique_ptr<Transport> make_silent_transport(int rank, int size) {

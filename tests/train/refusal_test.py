@@ -1,11 +1,12 @@
 # What a run refuses and what it accepts when it starts on a directory that has a past, and how it copes with full disks.
 import json
 import os
+import resource
 import shutil
 import struct
 from pathlib import Path
 
-from run_support import ROOT, RunCase, facts, generations, main, mount_small, read_generation, read_metrics, resize_mount, run_program, unmount
+from run_support import BUILD, LAUNCH, ROOT, RunCase, Running, facts, generations, main, mount_small, read_generation, read_metrics, resize_mount, run_program, unmount
 
 PACE = {"at": "step.begin", "do": "delay:0.05"}
 
@@ -26,6 +27,13 @@ class Refusals(RunCase):
 
     def files(self, config):
         return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in (self.run_dir(config) / "checkpoints").glob("step_??????/*")}
+
+    def test_a_wrong_environment_of_one_rank_is_refused_by_all(self):
+        train = [str(BUILD / "train"), "--config", str(self.config("wishes", train_micro_batch_size_per_gpu=1))]
+        for wish, words in (("THINWIRE_DELAY_US=soon", "a whole number of microseconds is needed"), ("THINWIRE_NODE_MEMORY=off", "use 0 or 1")):
+            done = Running("train", command=[*LAUNCH, "-n", "1", *train, ":", "-n", "1", "env", wish, *train], cwd=self.here).finish()
+            self.expect(done, 78)
+            self.assertRegex(done.errors()[0], rf"^error: rank 1 \(.+\): {wish}: {words}")
 
     def test_second_process_is_turned_away(self):
         config = self.config("shared")
@@ -354,6 +362,17 @@ class FullDisks(RunCase):
         self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(self.here / "saves")[-1])
         for line in (disk / "run" / "metrics.jsonl").read_text().splitlines():
             json.loads(line)
+
+    def test_limit_of_file_sizes_is_no_signal(self):
+        def limited(kib):
+            return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (kib << 10, kib << 10))
+        config = self.config("limited", train_iters=2, train_micro_batch_size_per_gpu=1)
+        done = Running("train", "--config", config, cwd=self.here, ranks=4, before=limited(5000)).finish()  # the node's memory is a file of 6 MB
+        self.expect(done, 0)
+        self.assertIn("ranks of this node do not share memory", done.err)
+        done = Running("report", self.run_dir(config), "--output", self.here / "r.html", before=limited(8)).finish()
+        self.expect(done, 74)
+        self.assertIn("File too large", done.err)
 
     def test_run_directory_cannot_be_made(self):
         (self.here / "file").write_text("")

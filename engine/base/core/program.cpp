@@ -2,6 +2,7 @@
 #include "engine/base/core/program.h"
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -33,6 +34,7 @@ Failure failure_of(const std::function<void()>& action, const std::string& witho
 }
 
 int run_program(const std::string& name, const std::function<int()>& body, const char* memory_hint) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of write, not the end
   int code = 0;
   const Failure failure = failure_of([&] { code = body(); }, name + ": out of memory" + memory_hint);
   if (failure.code == 0) return code;

@@ -1,6 +1,4 @@
 // The program `checkpoint`: verify, show, export to and import from Hugging Face.
-#include <signal.h>
-
 #include <CLI/CLI.hpp>
 #include <ctime>
 #include <iostream>
@@ -173,7 +171,5 @@ int run(int argc, char** argv) {
 }  // namespace thinwire
 
 int main(int argc, char** argv) {
-  // A file-size limit is an error code that we report, not a signal that kills.
-  ::signal(SIGXFSZ, SIG_IGN);
   return thinwire::run_program("checkpoint", [&] { return thinwire::run(argc, argv); });
 }

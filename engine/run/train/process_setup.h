@@ -30,8 +30,7 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body, const
 // Signals as a wish: TERM, INT and USR1 ask to finish the step, save and leave with 75. Behind a TERM or INT a second
 // INT, or a TERM more than two seconds later, ends the process at once with 75.
 //
-// Installs handlers for SIGTERM, SIGINT and SIGUSR1, and ignores SIGXFSZ so that a file-size limit is an error of
-// write(2). SIGUSR2 is left alone: some launchers die of it.
+// Installs handlers for SIGTERM, SIGINT and SIGUSR1. SIGUSR2 is left alone: some launchers die of it.
 void install_signal_handlers();
 
 // The signal that asked to stop, or 0.

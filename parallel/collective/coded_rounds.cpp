@@ -1,5 +1,8 @@
 // Codecs whose payloads add up: each round is a plain reduction of its payload.
+#include <algorithm>
+
 #include "parallel/collective/coded.h"
+#include "parallel/collective/pieces.h"
 #include "parallel/collective/rank_sum.h"
 #include "parallel/collective/route_on_device.h"
 #include "parallel/collective/route_run.h"
@@ -158,8 +161,6 @@ Task rehearse(GroupLane lane, RoundCall call, int64_t count) {
   const RoundCodec& codec = *call.codec;
   Rehearsal& rehearsal = *lane.rehearsal;
   if (rehearsal.watch != nullptr) rehearsal.watch->rounds(codec, count);
-  // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
-  if (codec.traits().framed) rehearsal.bytes += codec.rounds() * (lane.size() - 1) * lane.tuning->small_bytes;
   Msg msg;
   msg.matrices = call.msg.matrices;
   msg.ranks = lane.size();
@@ -169,8 +170,14 @@ Task rehearse(GroupLane lane, RoundCall call, int64_t count) {
     const Round round = codec.round(r, msg, count, *state);
     const View payload = nowhere(round.dtype, codec.bound(r, count, lane.size(), msg.matrices));
     const RehearsedBlocks block(rehearsal.watch, {static_cast<int64_t>(payload.bytes())});
+    const int64_t before = rehearsal.bytes, others = lane.size() - 1;
     Task reduce = plain_all_reduce(lane, payload, kind_of(round.reduction));
     co_await reduce;
+    if (!codec.traits().framed) continue;
+    // A shorter payload may fall among the small ones that go to everybody at once, or be cut a vector further.
+    const int64_t small = std::min(lane.tuning->small_bytes, static_cast<int64_t>(payload.bytes()));
+    rehearsal.bytes = std::max(rehearsal.bytes, before + others * small) +
+                      others * kVector * static_cast<int64_t>(size_of(round.dtype));
   }
 }
 

@@ -128,6 +128,16 @@ TEST(RuleList, WhatWasResolvedSurvivesTheRoundTrip) {
   EXPECT_EQ(second.run.compression, first.run.compression);
 }
 
+TEST(RuleList, ASitesOwnObjectTakesSharesToo) {
+  const std::string text = rules("{\"site\": \"dp.gradient\", \"codec\": \"cast\"}", "\"pipe_parallel_size\": 2,\n");
+  const ResolvedConfig config = load_config_text(
+      {{"a.json", text}}, {"compression.dp.gradient.warmup_steps=0.5", "compression.dp.gradient.select.stages=0.5"},
+      kFour);
+  const SiteRule& gradient = config.run.compression.rules.at(Site::kDpGradient).front();
+  EXPECT_EQ(gradient.warmup_steps, 5);  // of 10
+  EXPECT_EQ(gradient.select.stages, std::vector<int>{0});
+}
+
 TEST(RuleList, NullTakesBack) {
   const std::string text = rules("{\"site\": \"all\", \"codec\": \"cast\"}");
   EXPECT_TRUE(load_rules(text, {"compression.rules=null"}).rules.empty());

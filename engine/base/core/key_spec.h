@@ -53,6 +53,7 @@ struct KeySpec {
   KeyStatus status = KeyStatus::kUsed;
   bool required = false;
   bool ramp = false;                      // also takes [[place, value], ...]: what it is from a place of the run on
+  bool share = false;                     // also takes a number between 0 and 1 with a decimal point: a part of a whole
   bool or_file = false;                   // strings beside `allowed` pass that name a .json file
   std::vector<std::string> neutral = {};  // refused keys: JSON texts that mean "feature off", besides null and false
 };

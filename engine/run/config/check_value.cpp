@@ -119,6 +119,10 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
       return r;
     case Kind::kInt:
     case Kind::kReal: {
+      if (key.share && v.kind == Kind::kReal && v.real > 0.0 && v.real < 1.0) {
+        r.value = v.real;
+        return r;
+      }
       const double d = v.kind == Kind::kInt ? static_cast<double>(v.integer) : v.real;
       if (numbers_only_in_lists || (key.types & (kIntKey | kRealKey)) == 0)
         return wrong_type((key.types & kBoolKey) != 0 ? " (true or false)" : "");

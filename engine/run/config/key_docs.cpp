@@ -75,7 +75,10 @@ std::string words_of(const KeySpec& key, const std::string& between) {
 }
 
 std::string values_of(const KeySpec& key, const std::string& between) {
-  return key.allowed.empty() ? types_text(key.types) + (key.ramp ? " or ramp" : "") : words_of(key, between);
+  return key.allowed.empty() ? types_text(key.types) + (key.ramp    ? " or ramp"
+                                                        : key.share ? " or share"
+                                                                    : "")
+                             : words_of(key, between);
 }
 
 std::string shown_name(const KeySpec& key) {
@@ -146,6 +149,7 @@ ordered_json type_schema(const KeySpec& key) {
   const bool list_of_numbers = key.types == (kListKey | kRealKey);
   unsigned bits = list_of_numbers ? key.types & ~kRealKey : key.types;
   if (key.ramp) bits |= kListKey;
+  if (key.share) bits |= kRealKey;
   for (const std::string& word : type_words(bits)) types.push_back(word == "list" ? "array" : word);
   types.push_back("null");
   ordered_json schema;

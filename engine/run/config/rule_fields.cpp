@@ -199,11 +199,12 @@ std::vector<int> numbers_of(const json& list) {
 
 std::vector<Field> selection_fields() {
   std::vector<Field> f;
-  f.push_back({key("select.stages", kListKey | kRealKey, "null",
-                   "Pipeline stages that the rule is for, from 0; at pp sites those that send.",
-                   {.default_text = "[] (all)", .bounds = {0, 65535}, .unit = "stages"}),
-               [](const SiteRule& r) { return json(r.select.stages); },
-               [](SiteRule& r, const json& v) { r.select.stages = numbers_of(v); }});
+  f.push_back(
+      {key("select.stages", kListKey | kRealKey, "null",
+           "Pipeline stages that the rule is for, from 0; at pp sites those that send. A share: the first of them.",
+           {.default_text = "[] (all)", .bounds = {0, 65535}, .unit = "stages", .share = true}),
+       [](const SiteRule& r) { return json(r.select.stages); },
+       [](SiteRule& r, const json& v) { r.select.stages = numbers_of(v); }});
   f.push_back({key("select.layers", kListKey | kRealKey, "null",
                    "Blocks that the rule is for, from 0; without a list embedding and head, too.",
                    {.default_text = "[] (all)", .bounds = {0, 9999}, .unit = "layers"}),
@@ -238,8 +239,8 @@ std::vector<Field> selection_fields() {
           {.default_text = "0", .bounds = {0, 1e15}, .unit = "bytes"}),
       [](auto& r) -> auto& { return r.min_bytes; }));
   f.push_back(field(
-      key("warmup_steps", kIntKey, "null", "Steps before the rule starts.",
-          {.default_text = "0", .bounds = {0, 1e12}, .unit = "steps"}),
+      key("warmup_steps", kIntKey, "null", "Steps before the rule starts. A share: of train_iters.",
+          {.default_text = "0", .bounds = {0, 1e12}, .unit = "steps", .share = true}),
       [](auto& r) -> auto& { return r.warmup_steps; }));
   f.push_back(field(
       key("algorithm", kStringKey, "null",

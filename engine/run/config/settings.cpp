@@ -25,11 +25,6 @@ std::string foreign_attention(const nlohmann::json& value) {
   return "";
 }
 
-// A share of the run or of the stages: a number with a decimal point, below 1.
-bool is_fraction(const JsonTree& v) {
-  return v.kind == JsonTree::Kind::kReal && v.real > 0.0 && v.real < 1.0;
-}
-
 // Keys that say the same thing in different words: within one source only one side may be given; a later source that
 // gives one side withdraws the others.
 const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
@@ -248,17 +243,6 @@ std::vector<WrittenRule> SettingsReader::read_rules(const JsonTree& list, const 
         read_when(m.value, full, source, rule.when);
       } else if (name == "site" && prefix.empty()) {
         rule.sites = read_sites(m.value, full, source);
-      } else if (name == "warmup_steps" && is_fraction(m.value)) {
-        inside.settings[section + "." + name] = {m.value.real, source.place(m.value.at), full, {}};
-      } else if (name == "select" && m.value.kind == JsonTree::Kind::kObject) {
-        JsonTree select = m.value;
-        for (auto it = select.members.begin(); it != select.members.end();) {
-          const bool share = normalised_key(it->key) == "stages" && is_fraction(it->value);
-          if (share)
-            inside.settings[section + ".select.stages"] = {it->value.real, source.place(it->value.at), full, {}};
-          it = share ? select.members.erase(it) : it + 1;
-        }
-        read_entry(section + "." + name, full, source.place(m.at), select, inside);
       } else {
         read_entry(section + "." + name, full, source.place(m.at), m.value, inside);
       }

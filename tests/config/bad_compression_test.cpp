@@ -375,6 +375,12 @@ TEST(BadCompression, AllAtOnce) {
   EXPECT_NE(message.find("4 problems"), std::string::npos) << message;
 }
 
+TEST(BadCompression, AFieldThatIsRefusedIsNotMissing) {
+  const std::string message = refusal(rule("dp.gradient", "\"codec\": \"ecsq\", \"rate\": [[10, 3]]"));
+  EXPECT_NE(message.find("1 problem"), std::string::npos) << message;
+  EXPECT_EQ(message.find("must be given"), std::string::npos) << message;
+}
+
 // A preset under a layout that somebody forced upon it: the message is at the preset, and names the rule.
 TEST(BadCompression, PresetUnderAForeignLayout) {
   const std::string message = refusal(

@@ -203,6 +203,8 @@ void Resolver::check_site(Site site, const ListedRule& listed, const RuleContext
     note(in_list ? listed.written->spelled + "." + field : prefix + field, message);
   };
   for (const RuleFault& fault : check_rule(site, rule, context)) {
+    // What a field that was refused is by default is not what was meant.
+    if (std::ranges::any_of(fault.fields, [&](const std::string& field) { return broken(prefix + field); })) continue;
     const auto found = std::find_if(fault.fields.begin(), fault.fields.end(),
                                     [&](const std::string& field) { return said(site, listed, field) != nullptr; });
     const std::string field = found == fault.fields.end() ? fault.fields.front() : *found, name = prefix + field;

@@ -12,6 +12,7 @@
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/gradient_bits.h"
+#include "engine/run/train/plan_revisions.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/step_rehearsal.h"
 #include "model/params.h"
@@ -202,6 +203,27 @@ TEST(CodingWays, FollowFromRulesAndTypes) {
             (Ways{{Site::kDpGradient, "coded plain"}, {Site::kZeroParameter, "coded plain"}}));
   EXPECT_EQ(ways("bf16_wire", "fp32"), ways("naive_mpc", "fp32"));
   EXPECT_EQ(ways("none", "fp32"), Ways{});
+}
+
+// A replay of another run's revisions is refused by what differs, not with all rules of both.
+TEST(Revisions, OfOtherRulesNameTheField) {
+  const auto run_at = [](const std::string& rate) {
+    return load_config_text(
+        {{"a.json", R"({"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32,
+        "tokenizer": "byte", "vocab_size": 256, "train_micro_batch_size_per_gpu": 1, "train_iters": 10, "lr": 1e-3,
+        "global_num_gpus": 2, "compression": "thinwire"})"}},
+        {"compression.dp.gradient.rate=" + rate}, {.dry_run = true});
+  };
+  const std::string text = "{\"run\":" + revisions_run(run_at("2.5")) + "}\n";
+  EXPECT_TRUE(PlanRevisions::replayed("r.jsonl", text, run_at("2.5"), SiteWays()).replays());
+  try {
+    PlanRevisions::replayed("r.jsonl", text, run_at("3"), SiteWays());
+    FAIL() << "was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "r.jsonl:1: belongs to a run with another \"rules\": /dp.gradient/rate is 2.5, here 3.0; replay it with "
+              "the configuration that it was written under");
+  }
 }
 
 // From the plan and stated numbers: replicas of a stage agree, and what a rank's messages fall under is what is told.

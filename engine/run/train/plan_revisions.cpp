@@ -9,6 +9,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/shallow_json.h"
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/resolved_json.h"
 
 namespace thinwire {
@@ -161,11 +162,16 @@ PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string
         refuse(
             "does not say which run it belongs to: compression.revisions is a revisions.jsonl that a run has written");
       const json &there = line["run"], here = json::parse(revisions.run_);
-      for (const char* part : {"layout", "rules"})
-        if (!there.is_object() || there.value(part, json()) != here.at(part))
-          refuse(std::string("belongs to a run with another \"") + part +
-                 "\": " + (there.is_object() ? there.value(part, json()).dump() : there.dump()) + ", here " +
-                 here.at(part).dump() + "; replay it with the configuration that it was written under");
+      for (const char* part : {"layout", "rules"}) {
+        const json said = there.is_object() ? there.value(part, json()) : there;
+        const json difference = json::diff(said, here.at(part));
+        if (difference.empty()) continue;
+        const json::json_pointer where(difference.front()["path"].get<std::string>());
+        const auto value = [&](const json& of) { return of.contains(where) ? shown(of.at(where)) : "not said"; };
+        refuse(std::string("belongs to a run with another \"") + part + "\": " + where.to_string() + " is " +
+               value(said) + ", here " + value(here.at(part)) +
+               "; replay it with the configuration that it was written under");
+      }
       continue;
     }
     try {

@@ -3,6 +3,7 @@
 #include "engine/run/train/dry_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "data/sample_stream.h"
@@ -160,7 +161,7 @@ void print_slack(std::string& out, const RunConfig& c, const std::vector<StagePr
     };
     std::map<double, Range> by_bits;
     for (const GradientBits& g : stages[stage].gradients) {
-      Range& r = by_bits[g.bits];
+      Range& r = by_bits[std::round(g.bits * 100.0) / 100.0];  // as printed
       r = {r.messages > 0 ? std::min(r.least, g.slack_ms) : g.slack_ms, std::max(r.most, g.slack_ms), r.messages + 1};
     }
     for (const auto& [bits, r] : by_bits)

@@ -164,13 +164,16 @@ class Memory(RunCase):
         done = running.finish()
         fault(26, seconds=time.monotonic() - start, code=done.code)
         self.assertEqual(done.code, 74, str(done))
-        said = re.findall(r"error: (rank \d \(host .*\): killed by the kernel for want of memory, with up to .* in use by this rank; "
-                          r"planned: .* of a rank; there are 700.* \(.*thinwire-ranks.*\); lower .*)", done.err)
+        line = (r"(rank \d \(host .*\): killed by the kernel for want of memory, with up to .* in use by this rank; "
+                r"planned: .* of a rank; there are 700.* \(.*thinwire-ranks.*\); lower .*)")
+        said = re.findall("error: " + line, done.err)
         # The neighbour holds what it took for a moment longer, and the kernel may need more than one.
         self.assertTrue(1 <= len(said) == len(done.errors()) <= group.kills(), f"{group.kills()} killed; {done}")
         status = self.status(config)
         self.assertEqual((status["code"], status["requeue"]), (74, False))
-        self.assertIn(status["message"], said)
+        self.assertRegex(status["message"], line)
+        if group.kills() == 1:  # of two, one may be told and the other stand there
+            self.assertIn(status["message"], said)
         self.assertGreaterEqual(status["step"], 1)
         again = self.train(config, "train_iters=1", expect=0)
         self.assertIn(f"warning: the last start of this run ended at step {status['step']}: {status['message']}", again.out + again.err)

@@ -40,6 +40,7 @@ TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
   const std::string links = R"("links": [{"between": "nodes", "gbps": 1}], )";
   const std::vector<std::pair<std::string, std::string>> bad = {
       {"{\"nodes\": 2,, }", ":1:13: "},
+      {"", ":1:1: the text is empty"},
       {"[1]", ":1:1: an object { ... } is needed here"},
       {"{\"nodes\": 2, " + kMachine + "}", "links: is missing"},
       {"{" + links + "\"nodes\": 2}", "machine: is missing"},
@@ -79,6 +80,7 @@ TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
     }
   }
   EXPECT_THROW(read_cluster("/nowhere/cluster.json"), Error);
+  EXPECT_THROW(read_cluster(std::filesystem::temp_directory_path().string()), Error);
 }
 
 // A process may need less here than its plan says.

@@ -110,7 +110,8 @@ void Fields::unknown() {
 JsonText read_json_file(const std::string& file) {
   std::ifstream in(file);
   std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) throw_bad_config(file + ": cannot be read");
+  if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();  // of an empty file nothing: no error
+  if (!in.is_open() || in.bad()) throw_bad_config(file + ": cannot be read");
   JsonText parsed = parse_json_text(text.str());
   FieldErrors errors(file);
   for (const JsonProblem& problem : parsed.problems) errors.add(problem.at, problem.key, problem.message);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -60,6 +61,42 @@ TEST(Search, OrdersWithinBoundsAndMemory) {
   const SearchResult fits = search(config_of, small, {r.best[0].preset});
   EXPECT_FALSE(fits.best.empty());
   for (const Candidate& c : fits.best) EXPECT_LE(c.prediction.memory_bytes, small.memory_per_rank) << c.words;
+}
+
+// Recomputation only takes time, so of ways that differ in it the first that fits is the one to name.
+TEST(Search, RecomputesNoMoreThanItHasTo) {
+  Cluster cluster = two_nodes(1.0);
+  std::set<std::string> seen;
+  for (double memory : {0.0, 36e6}) {
+    cluster.memory_per_rank = memory;
+    const SearchResult r = search(config_of, cluster, {"none"});
+    EXPECT_EQ(r.candidates, r.refused + r.too_large + r.pruned + r.simulated);
+    ASSERT_EQ(r.best.size(), 10u);
+    for (const Candidate& c : r.best)
+      for (const char* less : {"none", "selective", "full"}) {
+        std::vector<std::string> overrides = c.overrides;
+        const std::string key = "recompute_granularity=";
+        std::string& word = *std::ranges::find_if(overrides, [&](const auto& o) { return o.starts_with(key); });
+        if (word == key + less) {
+          seen.insert(less);
+          break;
+        }
+        word = key + less;
+        EXPECT_GT(predict(config_of(overrides), cluster).memory_bytes, memory) << c.words;
+        EXPECT_GT(memory, 0.0) << c.words;
+      }
+  }
+  EXPECT_TRUE(seen.contains("none") && seen.contains("selective"));
+}
+
+// What a cluster's memory decides stands in the words.
+TEST(Search, LayoutSaysHowLongWeightsAreHeld) {
+  Cluster cluster = two_nodes(1.0);
+  const RunConfig config =
+      config_of({"pipe_parallel_size=2", "zero_optimization.stage=3", "train_micro_batch_size_per_gpu=2"});
+  EXPECT_NE(predict(config, cluster).layout.find("held for one use"), std::string::npos);
+  cluster.memory_per_rank = 1e12;
+  EXPECT_NE(predict(config, cluster).layout.find("held for the step"), std::string::npos);
 }
 
 TEST(Search, BoundsHoldWhereRanksShareCores) {
@@ -128,7 +165,7 @@ TEST(Search, SaysWhatAPresetCosts) {
     c.prediction = predict(large_batch(c.overrides), cluster);
     r.best.push_back(std::move(c));
   }
-  const std::string text = search_text(r, large_batch, cluster), json = search_json(r, large_batch, cluster, "plan");
+  const std::string text = search_text(r, large_batch, cluster), json = search_json(r, cluster, "plan");
   EXPECT_NE(text.find("zhybrid_ring, loss not measured\n"), std::string::npos) << text;
   char want[64];
   std::snprintf(want, sizeof want, "  thinwire, loss %+.2f +- %.2f %%\n", flat->percent, flat->half);

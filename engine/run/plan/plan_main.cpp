@@ -55,11 +55,13 @@ int run_search(const PlanOptions& o, const Cluster& cluster, const std::string& 
   if (!problems.empty()) throw_problems(std::move(problems));
   const auto config_of = [&](const std::vector<std::string>& more) { return load(o, cluster, more); };
   const SearchResult result = search(config_of, cluster, o.presets);
-  const std::string text = search_text(result, config_of, cluster);
+  // Looks for rates between nodes with dozens of simulations.
+  const bool told = !o.json || !o.html.empty() || result.best.empty();
+  const std::string text = told ? search_text(result, config_of, cluster) : "";
   if (!o.html.empty()) write_file_atomic(o.html, plan_page("Search on " + cluster.name, text), false);
   if (!o.json) std::fputs(text.c_str(), stdout);
   if (o.json && result.best.empty()) std::fputs(text.c_str(), stderr);
-  if (o.json) std::fputs(search_json(result, config_of, cluster, command).c_str(), stdout);
+  if (o.json) std::fputs(search_json(result, cluster, command).c_str(), stdout);
   return static_cast<int>(result.best.empty() ? ExitCode::kBadConfig : ExitCode::kFinished);
 }
 
@@ -85,7 +87,7 @@ int run_plan(const PlanOptions& o, const std::string& command) {
   const std::string text = prediction_text(config, cluster, prediction);
   if (!o.html.empty()) write_file_atomic(o.html, plan_page("Plan on " + cluster.name, text), false);
   if (!o.json) std::fputs(text.c_str(), stdout);
-  if (o.json) std::printf("%s\n", prediction_json(config, cluster, prediction, command).c_str());
+  if (o.json) std::printf("%s\n", prediction_json(cluster, prediction, command).c_str());
   return 0;
 }
 

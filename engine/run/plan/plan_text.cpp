@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/core/text.h"
-#include "engine/run/config/layout_text.h"
 #include "engine/run/trace/svg_parts.h"
 #include "parallel/schedule/plan.h"
 
@@ -58,7 +57,7 @@ std::string plan_page(const std::string& title, const std::string& text) {
 std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& p) {
   std::string text = "cluster: " + cluster.name + ", " + std::to_string(cluster.nodes) + " nodes of " +
                      std::to_string(cluster.ranks_per_node) + " ranks (" + machine_words(cluster.machine) + ")\n";
-  text += "layout: " + layout_text(config) + "\n";
+  text += "layout: " + p.layout + "\n";
   text += "step: " + milliseconds(p.step_ms) + ", " + printed("%.0f", p.tokens_per_s) + " tokens/s, memory per rank " +
           printed("%.1f", p.memory_bytes / 1048576.0) + " MiB";
   if (cluster.memory_per_rank > 0.0 && p.memory_bytes > cluster.memory_per_rank)
@@ -83,13 +82,12 @@ std::string prediction_text(const RunConfig& config, const Cluster& cluster, con
   return text;
 }
 
-std::string prediction_json(const RunConfig& config, const Cluster& cluster, const Prediction& p,
-                            const std::string& command) {
+std::string prediction_json(const Cluster& cluster, const Prediction& p, const std::string& command) {
   PlanJson line = {{"plan", "prediction"},
                    {"cluster", cluster.name},
                    {"ranking_only", cluster.machine.ranking_only},
                    {"ranks", p.ranks},
-                   {"layout", layout_text(config)},
+                   {"layout", p.layout},
                    {"step_ms", p.step_ms},
                    {"tokens_per_s", p.tokens_per_s},
                    {"memory_bytes", static_cast<int64_t>(p.memory_bytes)},

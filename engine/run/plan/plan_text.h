@@ -9,8 +9,7 @@ namespace thinwire {
 
 std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& prediction);
 // The line that --json ends with; `command` repeats it.
-std::string prediction_json(const RunConfig& config, const Cluster& cluster, const Prediction& prediction,
-                            const std::string& command);
+std::string prediction_json(const Cluster& cluster, const Prediction& prediction, const std::string& command);
 // The simulated step as a Chrome trace (chrome://tracing, Perfetto): a process per simulated rank. Needs spans and
 // tapes.
 std::string prediction_trace(const Cluster& cluster, const Prediction& prediction);

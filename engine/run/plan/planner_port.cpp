@@ -18,7 +18,7 @@ std::string predicted_text(const RunConfig& config, const std::string& cluster_f
 
 std::string predicted_json(const RunConfig& config, const std::string& cluster_file) {
   const Cluster cluster = read_cluster(cluster_file);
-  return prediction_json(config, cluster, predict(config, cluster, {.spans = true}), config.command_line) + "\n";
+  return prediction_json(cluster, predict(config, cluster, {.spans = true}), config.command_line) + "\n";
 }
 
 }  // namespace thinwire

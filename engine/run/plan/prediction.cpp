@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/core/error.h"
+#include "engine/run/config/layout_text.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/rank_layout.h"
 
@@ -59,6 +60,7 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
     config.layout.hold = choose_hold(config, cluster.ranks_per_node, cluster.memory_per_rank * cluster.ranks_per_node);
   const Folding folding = folding_of(config, cluster, options.unfold_up_to);
   Prediction p;
+  p.layout = layout_text(config);
   p.ranks = folding.mesh.ranks();
   p.folded = folding.folded;
   std::vector<Tape> tapes;

@@ -12,12 +12,13 @@ namespace thinwire {
 
 struct SitePrediction {
   int64_t wire_bytes = 0;        // of rank 0 in a step, as in metrics.jsonl
-  int64_t wire_bytes_total = 0;  // of all ranks
+  int64_t wire_bytes_total = 0;  // of all ranks; folded: as if all of a stage sent what its first one does
   double exposed_ms = 0.0;       // on rank 0
   double exposed_ms_mean = 0.0;  // over all ranks
 };
 
 struct Prediction {
+  std::string layout;  // in words, with the hold that the cluster's memory decides
   double step_ms = 0.0, tokens_per_s = 0.0;
   double bubble = 0.0;  // share of the step in which a rank waits for its pipeline neighbours, mean over the ranks
   double memory_bytes = 0.0;  // of the rank that needs most, with the process

@@ -51,7 +51,7 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
             if (pp == 1 && schedule != std::string("1f1b")) continue;
             const bool interleaved = schedule == std::string("interleaved");
             if (interleaved && (m.layers % (2 * pp) != 0 || micros % pp != 0)) continue;
-            for (const char* recompute : {"none", "full"})
+            for (const char* recompute : {"none", "selective", "full"})  // one that fits keeps the later ones out
               for (const std::string& preset : presets) {
                 if (ranks == 1 && preset != "none") continue;
                 Candidate c;
@@ -70,8 +70,11 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
                 c.words = "tp " + std::to_string(tp) + ", pp " + std::to_string(pp) +
                           (cp > 1 ? ", cp " + std::to_string(cp) : "") + ", dp " + std::to_string(dp) +
                           (pp > 1 ? std::string(", ") + schedule : "") + ", micro-batch " + std::to_string(micro) +
-                          " x " + std::to_string(micros) + (recompute == std::string("full") ? ", recompute" : "") +
-                          ", " + preset;
+                          " x " + std::to_string(micros);
+                c.way = c.words + ", " + preset;
+                if (recompute == std::string("selective")) c.words += ", recompute attention";
+                if (recompute == std::string("full")) c.words += ", recompute";
+                c.words += ", " + preset;
                 take(std::move(c));
               }
           }
@@ -136,7 +139,8 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
     ++result.candidates;
     try {
       const RunConfig config = config_of(c.overrides);
-      c.words += ", " + placement_text(config.layout.placement);
+      const std::string placement = ", " + placement_text(config.layout.placement);
+      c.words += placement, c.way += placement;
       // Where a preset has a placement of its own, all stages are one way.
       if (!known.insert(c.words).second) {
         --result.candidates;
@@ -151,8 +155,10 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
   });
   std::stable_sort(open.begin(), open.end(),
                    [](const Candidate& a, const Candidate& b) { return a.bound_ms < b.bound_ms; });
+  std::set<std::string> fitting;
   for (Candidate& c : open) {
-    if (result.best.size() == kShown && c.bound_ms > result.best.back().prediction.step_ms) {
+    if (fitting.contains(c.way) ||
+        (result.best.size() == kShown && c.bound_ms > result.best.back().prediction.step_ms)) {
       ++result.pruned;
       continue;
     }
@@ -165,6 +171,7 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
     c.prediction.simulation = Simulation();
     if (too_large(c.prediction.memory_bytes)) continue;
     ++result.simulated;
+    fitting.insert(c.way);
     const auto behind = std::upper_bound(
         result.best.begin(), result.best.end(), c,
         [](const Candidate& a, const Candidate& b) { return a.prediction.step_ms < b.prediction.step_ms; });
@@ -230,8 +237,9 @@ std::string when(const Candidate& first, const Candidate& other, const Candidate
   if (cluster.nodes == 1) return "no link between nodes decides here";
   const double gbps = crossing(first, other, config_of, cluster);
   if (gbps == 0.0) return "at no rate between nodes from 1/64 to 64 times this one";
-  return (gbps > cluster.links[1].gbps ? "from " : "below ") + printed("%.3g Gbit/s between nodes ", gbps) +
-         (gbps > cluster.links[1].gbps ? "on" : "only") + printed(" (here %g)", cluster.links[1].gbps);
+  return (gbps > cluster.links[1].gbps ? "from " : "below ") + printed(gbps < 1000.0 ? "%.3g" : "%.0f", gbps) +
+         " Gbit/s between nodes " + (gbps > cluster.links[1].gbps ? "on" : "only") +
+         printed(" (here %g)", cluster.links[1].gbps);
 }
 
 }  // namespace
@@ -241,7 +249,8 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
                      (cluster.machine.ranking_only ? " (ranking only: the machine is not calibrated)" : "") + ": " +
                      std::to_string(r.candidates) + " candidates, " + std::to_string(r.refused) + " refused, " +
                      std::to_string(r.too_large) + " too large, " + std::to_string(r.pruned) +
-                     " pruned by their bounds, " + std::to_string(r.simulated) + " simulated\n";
+                     " pruned by their bounds or because less recomputation fits, " + std::to_string(r.simulated) +
+                     " simulated\n";
   if (r.best.empty()) return text + "none fits: more memory per rank, more ranks, or a smaller batch\n";
   for (size_t i = 0; i < r.best.size(); ++i) {
     const Candidate& c = r.best[i];
@@ -250,14 +259,17 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
             c.words + loss_words(c) + "\n";
   }
   const Candidate& first = r.best.front();
+  std::string second;  // when it wins
   text += "the first: " + why(first.prediction) + "\n";
   if (r.best.size() > 1) {
     text += "the second: " + why(r.best[1].prediction) + "\n";
-    text += "the second wins: " + when(first, r.best[1], config_of, cluster) + "\n";
+    second = when(first, r.best[1], config_of, cluster);
+    text += "the second wins: " + second + "\n";
   }
   for (const Candidate& c : r.best)
     if (c.preset != first.preset) {
-      text += "preset " + c.preset + " (" + c.words + ") wins: " + when(first, c, config_of, cluster) + "\n";
+      text += "preset " + c.preset + " (" + c.words +
+              ") wins: " + (&c == &r.best[1] ? second : when(first, c, config_of, cluster)) + "\n";
       break;
     }
   text +=
@@ -269,8 +281,7 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
   return text + "\n";
 }
 
-std::string search_json(const SearchResult& r, const CandidateConfig& config_of, const Cluster& cluster,
-                        const std::string& command) {
+std::string search_json(const SearchResult& r, const Cluster& cluster, const std::string& command) {
   std::string text;
   for (size_t i = 0; i < r.best.size(); ++i) {
     const Candidate& c = r.best[i];
@@ -289,8 +300,7 @@ std::string search_json(const SearchResult& r, const CandidateConfig& config_of,
     text += row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
   if (r.best.empty()) return text;
-  const Candidate& first = r.best.front();
-  return text + prediction_json(config_of(first.overrides), cluster, first.prediction, command) + "\n";
+  return text + prediction_json(cluster, r.best.front().prediction, command) + "\n";
 }
 
 }  // namespace thinwire

@@ -13,7 +13,8 @@ namespace thinwire {
 // One way, as overrides of the configuration.
 struct Candidate {
   std::vector<std::string> overrides;
-  std::string words;  // "tp 2, pp 4, dp 8, ZeRO-1, zb_h1, micro-batch 2, thinwire"
+  std::string words;  // "tp 2, pp 4, dp 8, zb_h1, micro-batch 2 x 4, recompute, thinwire, ZeRO-1"
+  std::string way;    // the same with any recomputation
   std::string preset;
   int stages = 1;
   double bound_ms = 0.0;  // no step is shorter: products at the machine's best rate, and the schedule's bubble
@@ -47,7 +48,6 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
 // The table, why the first wins, and at which bandwidth between nodes others would.
 std::string search_text(const SearchResult& result, const CandidateConfig& config_of, const Cluster& cluster);
 // One JSON line per row, the last one the winner's with the line of a prediction.
-std::string search_json(const SearchResult& result, const CandidateConfig& config_of, const Cluster& cluster,
-                        const std::string& command);
+std::string search_json(const SearchResult& result, const Cluster& cluster, const std::string& command);
 
 }  // namespace thinwire

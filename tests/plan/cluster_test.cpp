@@ -60,6 +60,14 @@ TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
            "\"nodes\": 2, \"machine\": {\"gflops\": 1, \"memory_gbytes_per_s\": 1, \"products\": {\"matmul\": [[5, 1], "
            "[4, 1]]}}}",
        "machine.products.matmul: work has to grow"},
+      {"{" + links +
+           "\"nodes\": 2, \"machine\": {\"gflops\": 1, \"memory_gbytes_per_s\": 1, \"products\": {\"gemm\": [[5, "
+           "1]]}}}",
+       "machine.products.gemm: is none of matmul, attention_forward"},
+      {"{" + links +
+           "\"nodes\": 2, \"machine\": {\"gflops\": 1, \"memory_gbytes_per_s\": 1, \"passes\": {\"matmul\": [[5, "
+           "1]]}}}",
+       "machine.passes.matmul: no op whose work is bytes"},
       {"{\"nodes\": 2, \"links\": [{\"between\": \"nodes\", \"gbps\": 1}, {\"between\": \"racks\", \"gbps\": 1}], " +
            kMachine + "}",
        "nodes_per_rack is missing"},

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "engine/base/ops/ops.h"
 #include "engine/run/plan/json_fields.h"
 
 namespace thinwire {
@@ -13,8 +14,13 @@ namespace {
 constexpr double kHuge = 1e18, kMiB = 1 << 20;
 const std::string kHadamard = "hadamard + ", kResidual = " + ";
 
-// {"matmul": [[work, rate], ...], ...}, or [work, rate, rate with all cores busy]; unit: of a rate in the file.
-std::map<std::string, OpRates> read_curves(const JsonTree* tree, const std::string& path, double unit,
+#define TW_NAME(name, Op) #name,
+constexpr std::string_view kOpNames[] = {TW_FOR_EACH_OP(TW_NAME)};
+#undef TW_NAME
+
+// {"matmul": [[work, rate], ...], ...}, or [work, rate, rate with all cores busy]; unit: of a rate in the file. An
+// entry that op_time would never look up is an error.
+std::map<std::string, OpRates> read_curves(const JsonTree* tree, const std::string& path, bool products, double unit,
                                            FieldErrors& errors) {
   std::map<std::string, OpRates> curves;
   if (tree == nullptr) return curves;
@@ -25,6 +31,11 @@ std::map<std::string, OpRates> read_curves(const JsonTree* tree, const std::stri
              : t.kind == JsonTree::Kind::kReal ? t.real
                                                : -1.0;
     };
+    const bool has_flops = member.key == "matmul" || member.key.starts_with("attention_");
+    if (std::ranges::find(kOpNames, member.key) == std::end(kOpNames) || has_flops != products)
+      errors.add(member.at, path + "." + member.key,
+                 products ? "is none of matmul, attention_forward, attention_backward"
+                          : "no op whose work is bytes (`build/bench op` names them)");
     if (member.value.items.empty())
       errors.add(member.value.at, path + "." + member.key, "a list of [work, rate] pairs is needed");
     for (const JsonTree& point : member.value.items) {
@@ -154,8 +165,8 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.flops = f.number("gflops", 1.0, 1e-6, kHuge) * 1e9;
   m.bytes_per_second = f.number("memory_gbytes_per_s", 1.0, 1e-6, kHuge) * 1e9;
   m.op_seconds = f.number("op_us", 0.0, 0.0, 1e6) * 1e-6;
-  m.products = read_curves(f.object("products"), path + "products", 1e9, errors);
-  m.passes = read_curves(f.object("passes"), path + "passes", 1e9, errors);
+  m.products = read_curves(f.object("products"), path + "products", true, 1e9, errors);
+  m.passes = read_curves(f.object("passes"), path + "passes", false, 1e9, errors);
   if (const JsonTree* const codecs = f.object("codecs"))
     for (const JsonMember& member : codecs->members)
       m.codecs[member.key] = read_codec(member.value, path + "codecs." + member.key + ".", errors);

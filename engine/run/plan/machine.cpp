@@ -35,7 +35,7 @@ std::map<std::string, OpRates> read_curves(const JsonTree* tree, const std::stri
     if (std::ranges::find(kOpNames, member.key) == std::end(kOpNames) || has_flops != products)
       errors.add(member.at, path + "." + member.key,
                  products ? "is none of matmul, attention_forward, attention_backward"
-                          : "no op whose work is bytes (`build/bench op` names them)");
+                          : "no op whose work is bytes (scripts/calibrate writes their names)");
     if (member.value.items.empty())
       errors.add(member.value.at, path + "." + member.key, "a list of [work, rate] pairs is needed");
     for (const JsonTree& point : member.value.items) {

@@ -33,7 +33,7 @@ struct Prediction {
 };
 
 inline constexpr int kUnfoldedRanks = 16;  // so many are simulated one by one in any case
-inline constexpr int kMostUnfolded = 64;   // and at most so many where ranks differ
+inline constexpr int kMostUnfolded = 64;   // and at most so many where ranks differ, or stages share nodes unevenly
 
 struct PredictOptions {
   bool spans = false;  // with the critical path and the tapes that both name: what plan_text.h needs

@@ -275,6 +275,16 @@ void end_mpi(int code, const std::string& message) {
   std::_Exit(code);
 }
 
+// What all ranks know. One line, of rank 0; the code is the job's, whichever rank would have left first.
+[[noreturn]] static void refuse_together(int rank, const std::string& message) {
+  if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(20));  // until the launcher ends us
+  std::fprintf(stderr, "error: %s\n", message.c_str());
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(kLastLines);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::kBadConfig));
+  std::_Exit(static_cast<int>(ExitCode::kBadConfig));
+}
+
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,
                                     std::vector<std::string>& machines, Keeper* keeper) {
   prefer_eager_messages();
@@ -322,11 +332,12 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   for (const Names& names : all) {
     hosts.emplace_back(names.host), machines.emplace_back(names.machine);
     if (names.wrong[0] != 0)
-      throw_bad_config("rank " + std::to_string(hosts.size() - 1) + " (" + names.host + "): " + names.wrong);
+      refuse_together(transport->rank(),
+                      "rank " + std::to_string(hosts.size() - 1) + " (" + names.host + "): " + names.wrong);
     if (names.delay_us != all[0].delay_us)
-      throw_bad_config("THINWIRE_DELAY_US differs between ranks: " + std::to_string(all[0].delay_us) + " on rank 0, " +
-                       std::to_string(names.delay_us) + " on rank " + std::to_string(hosts.size() - 1) +
-                       ": give all of them the same");
+      refuse_together(transport->rank(), "THINWIRE_DELAY_US differs between ranks: " + std::to_string(all[0].delay_us) +
+                                             " on rank 0, " + std::to_string(names.delay_us) + " on rank " +
+                                             std::to_string(hosts.size() - 1) + ": give all of them the same");
   }
   return transport;
 }

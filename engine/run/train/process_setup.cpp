@@ -4,7 +4,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +11,6 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <thread>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/program.h"
@@ -81,10 +79,8 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body, const
       opened.emplace(keeper.get());
     } catch (const Error& e) {
       if (e.code() != ExitCode::kBadConfig) end_mpi(static_cast<int>(e.code()), e.what());
-      if (launched.rank == 0) throw;
-      // Rank 0 speaks for all. The launcher ends a job with the first that leaves: its line has to be out by then.
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-      return static_cast<int>(e.code());
+      if (launched.rank > 0) return static_cast<int>(e.code());  // rank 0 speaks for all
+      throw;
     }
     Job& job = *opened;
     try {

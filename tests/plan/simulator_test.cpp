@@ -473,5 +473,15 @@ TEST(Simulator, FoldedRanksTakeAsLong) {
   }
 }
 
+TEST(Simulator, UnfoldsWhereStagesShareNodesUnevenly) {
+  Cluster cluster = free_cluster(8, 1.0, 20.0);
+  cluster.ranks_per_node = 4;
+  const auto folded = [&](const char* stages) {
+    return predict(config_of("30m", {stages, "gradient_accumulation_steps=4"}, 24), cluster).folded;
+  };
+  EXPECT_TRUE(folded("pipe_parallel_size=2"));   // 12 a stage: three whole nodes
+  EXPECT_FALSE(folded("pipe_parallel_size=4"));  // 6 a stage: one and a half
+}
+
 }  // namespace
 }  // namespace thinwire::simulator_test

@@ -174,7 +174,7 @@ std::optional<Resolver::KnownTokenizer> Resolver::vocabulary_of(const std::strin
       const BpeIds ids = ids_of_bpe(bpe_files(tokenizer.substr(4)));
       return KnownTokenizer{tokenizer, ids.count, ids.eod};
     } catch (const std::exception& e) {
-      note("tokenizer", std::string("says no size of the vocabulary: ") + e.what());
+      note("tokenizer", std::string("cannot be read for vocab_size and eod_token: ") + e.what());
     }
   }
   return std::nullopt;

@@ -120,7 +120,7 @@ Cluster read_cluster(const std::string& file) {
       cluster.machine = parse_machine(member.value, "machine.", errors);
     }
   }
-  // A machine that states none has a core for each of its ranks: with one for all of them each would take turns.
+  // Stated by none: with one core for all ranks of a node each would take turns.
   if (cluster.machine.cores == 0) cluster.machine.cores = cluster.ranks_per_node;
   for (const char* note : {"note", "source"}) top.text(note, "");
   top.unknown();

@@ -57,7 +57,7 @@ struct Machine {
   std::string name, source;
   bool ranking_only = true;       // not calibrated: its predictions order layouts, they are no times
   bool gpu = false;               // computes beside the cores
-  int cores = 1;                  // 0: the file states none, and read_cluster gives each rank of a node one
+  int cores = 1;                  // 0: the file states none, and read_cluster takes ranks_per_node
   double loaded_slowdown = 1.0;   // how much longer work without a loaded rate takes with all cores busy,
   double crowded_slowdown = 1.0;  // and compute that takes turns with another rank's on one core, beside its half
   double uneven = 0.0;            // by how much the slowest of ranks on equal work is slower than their mean

@@ -29,7 +29,7 @@ Folding folding_of(const RunConfig& config, const Cluster& cluster, int unfold_u
     throw_bad_config(cluster.file + ": jitter and stragglers are simulated with at most " +
                      std::to_string(kMostUnfolded) + " ranks, and the layout has " + std::to_string(ranks));
   // Ranks of a stage are not alike where stages share nodes without filling them.
-  const auto [less, more] = std::minmax(ranks / folding.mesh.pipeline, cluster.ranks_per_node);
+  const auto [less, more] = std::minmax({ranks / folding.mesh.pipeline, cluster.ranks_per_node});
   if (cluster.nodes > 1 && more % less != 0) unfold_up_to = std::max(unfold_up_to, kMostUnfolded);
   folding.folded = !cluster.uneven() && ranks > unfold_up_to && folding.mesh.pipeline < ranks;
   return folding;

@@ -12,6 +12,7 @@
 #include "engine/run/config/layout_text.h"
 #include "engine/run/plan/plan_text.h"
 #include "engine/run/trace/flops.h"
+#include "engine/run/train/dry_run.h"
 
 namespace thinwire {
 namespace {
@@ -51,7 +52,8 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
             if (pp == 1 && schedule != std::string("1f1b")) continue;
             const bool interleaved = schedule == std::string("interleaved");
             if (interleaved && (m.layers % (2 * pp) != 0 || micros % pp != 0)) continue;
-            for (const char* recompute : {"none", "selective", "full"})  // one that fits keeps the later ones out
+            for (const char* recompute :
+                 {"none", "selective", "full"})  // one that fits keeps later ones of its hold out
               for (const std::string& preset : presets) {
                 if (ranks == 1 && preset != "none") continue;
                 Candidate c;
@@ -157,12 +159,19 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
                    [](const Candidate& a, const Candidate& b) { return a.bound_ms < b.bound_ms; });
   std::set<std::string> fitting;
   for (Candidate& c : open) {
-    if (fitting.contains(c.way) ||
-        (result.best.size() == kShown && c.bound_ms > result.best.back().prediction.step_ms)) {
+    if (result.best.size() == kShown && c.bound_ms > result.best.back().prediction.step_ms) {
       ++result.pruned;
       continue;
     }
     const RunConfig config = config_of(c.overrides);
+    // Recomputation takes time, but may leave room to hold gathered weights for longer, which saves some.
+    if (cluster.memory_per_rank > 0.0)
+      c.way += std::string(", ") +
+               name_of(choose_hold(config, cluster.ranks_per_node, cluster.memory_per_rank * cluster.ranks_per_node));
+    if (fitting.contains(c.way)) {
+      ++result.pruned;
+      continue;
+    }
     const auto too_large = [&](double bytes) {
       return cluster.memory_per_rank > 0.0 && bytes > cluster.memory_per_rank && ++result.too_large > 0;
     };

@@ -14,7 +14,7 @@ namespace thinwire {
 struct Candidate {
   std::vector<std::string> overrides;
   std::string words;  // "tp 2, pp 4, dp 8, zb_h1, micro-batch 2 x 4, recompute, thinwire, ZeRO-1"
-  std::string way;    // the same with any recomputation
+  std::string way;    // the same with any recomputation that leaves the same hold
   std::string preset;
   int stages = 1;
   double bound_ms = 0.0;  // no step is shorter: products at the machine's best rate, and the schedule's bubble

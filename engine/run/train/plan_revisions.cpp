@@ -166,7 +166,8 @@ PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string
         const json said = there.is_object() ? there.value(part, json()) : there;
         const json difference = json::diff(said, here.at(part));
         if (difference.empty()) continue;
-        const json::json_pointer where(difference.front()["path"].get<std::string>());
+        json::json_pointer where(difference.front()["path"].get<std::string>());
+        if (!where.empty() && where.back() == "-") where.pop_back();  // behind a shorter list: both are shown
         const auto value = [&](const json& of) { return of.contains(where) ? shown(of.at(where)) : "not said"; };
         refuse(std::string("belongs to a run with another \"") + part + "\": " + where.to_string() + " is " +
                value(said) + ", here " + value(here.at(part)) +

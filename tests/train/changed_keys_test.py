@@ -1,4 +1,6 @@
 # Runtime keys that change between the lives of a run: each is taken as the user means it, or said aloud.
+import json
+
 from run_support import RunCase, facts, generations, main
 
 
@@ -69,6 +71,14 @@ class ChangedKeys(RunCase):
         config = self.stopped("shrunk", 4, train_batch_size=8, data_path=f"1 {self.prefix}")
         self.train(config, "train_batch_size=4", expect=0)
         self.assertEqual([s["consumed_samples"] for s in facts(self.run_dir(config))[0]], [*range(8, 33, 8), *range(36, 57, 4)])
+
+    def test_another_batch_moves_shares_of_the_run(self):
+        # 4 steps of 4 and then 8 of 2 samples: a fifth of 12 steps, where 32 samples of 2 alone would be 16.
+        rule = {"dp.gradient": {"codec": "block_int", "bits": 8, "warmup_steps": 0.2}, "adapt": False}
+        config = self.stopped("shares", 4, train_batch_size=4, train_micro_batch_size_per_gpu=2, train_iters=None, train_samples=32, compression=rule)
+        self.train(config, "train_batch_size=2", expect=0)
+        now = json.loads((self.run_dir(config) / "config.resolved.json").read_text())
+        self.assertEqual((now["train_iters"], now["compression"]["dp.gradient"]["warmup_steps"]), (12, 2))
 
     def test_another_precision(self):
         alone = self.config("alone", train_iters=8)

@@ -76,12 +76,12 @@ void count_other_batches(ResolvedConfig& config, RunSession& session, Job& job) 
   const auto [iters, samples] = session.find();
   job.agree([&] {
     if (samples_after(config.run.data, iters) == samples) return;
-    // The rules stay as they are: the mesh is formed for them.
     const ResolvedConfig there = config.behind(iters, samples);
     config.values = there.values;
     config.run.train_iters = there.run.train_iters;
     config.run.data = there.run.data;
     config.run.optim = there.run.optim;
+    config.run.compression = there.run.compression;  // shares are of train_iters
     session.plans_steps();
     log_warning("warning: the " + std::to_string(iters) + " steps of the checkpoint took " + std::to_string(samples) +
                 " samples, in other batches than train_batch_size and rampup_batch_size make now; train_iters is " +

@@ -265,8 +265,8 @@ void allow_many_connections() {
 
 }  // namespace
 
-void end_mpi(int code, const std::string& message) {
-  std::fprintf(stderr, "error: rank %d: %s\n", static_cast<int>(launch_of_environment().rank), message.c_str());
+[[noreturn]] static void end_all_ranks(int code, const std::string& message) {
+  std::fprintf(stderr, "error: %s\n", message.c_str());
   std::fflush(nullptr);
   std::this_thread::sleep_for(kLastLines);
   int is_up = 0, is_down = 0;
@@ -275,14 +275,15 @@ void end_mpi(int code, const std::string& message) {
   std::_Exit(code);
 }
 
-// What all ranks know. One line, of rank 0; the code is the job's, whichever rank would have left first.
+void end_mpi(int code, const std::string& message) {
+  end_all_ranks(code, "rank " + std::to_string(launch_of_environment().rank) + ": " + message);
+}
+
+// An error that every rank has found. Rank 0 prints it once and ends the job; were all to leave, the launcher's exit
+// code would depend on who is first.
 [[noreturn]] static void refuse_together(int rank, const std::string& message) {
   if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(20));  // until the launcher ends us
-  std::fprintf(stderr, "error: %s\n", message.c_str());
-  std::fflush(nullptr);
-  std::this_thread::sleep_for(kLastLines);
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::kBadConfig));
-  std::_Exit(static_cast<int>(ExitCode::kBadConfig));
+  end_all_ranks(static_cast<int>(ExitCode::kBadConfig), message);
 }
 
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,

@@ -349,14 +349,16 @@ TEST(GoodConfig, SchedulesInSamples) {
 }
 
 // Twenty samples were taken by five steps of another batch: the length of the run and what follows from it count on.
-TEST(GoodConfig, GoesOnBehindOtherBatches) {
-  const auto behind = [](const std::string& text) { return load_config_text({{"a.json", text}}, {}).behind(5, 20); };
-  const ResolvedConfig samples = behind(without("train_iters", "\"train_samples\": 100"));
+TEST(GoodConfig, ResumesWithAnotherBatchSize) {
+  const auto resumed = [](const std::string& text) {
+    return load_config_text({{"a.json", text}}, {}).resumed_at(5, 20);
+  };
+  const ResolvedConfig samples = resumed(without("train_iters", "\"train_samples\": 100"));
   EXPECT_EQ(samples.run.train_iters, 15);
   EXPECT_EQ(samples.run.data.train_iters, 15);
   EXPECT_EQ(samples.values.at("train_iters"), 15);
   EXPECT_EQ(samples.run.optim.decay_iters, 100);
-  const ResolvedConfig steps = behind(with("\"lr_warmup_samples\": 9"));
+  const ResolvedConfig steps = resumed(with("\"lr_warmup_samples\": 9"));
   EXPECT_EQ(steps.run.train_iters, 10);
   EXPECT_EQ(steps.run.optim.decay_iters, 60);
 }

@@ -134,7 +134,7 @@ KeyTopic numerics_keys() {
   t.keys = {
       key("precision", kStringKey, "\"fp32\"",
           "Compute dtype; bf16 and fp16 keep fp32 master weights and accumulate gradients in fp32. Checkpoints hold "
-          "those, so it may change between the lives of a run.",
+          "those, so it may change on resume.",
           {.allowed = {"fp32", "fp16", "bf16"},
            .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}, {"float16", "fp16"}, {"half", "fp16"}}}),
       model("fp8_format", kStringKey, "\"none\"",

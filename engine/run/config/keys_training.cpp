@@ -89,8 +89,8 @@ KeyTopic batch_keys() {
       "one alone means an accumulation of 1, all three must agree.";
   t.keys = {
       run("train_batch_size", kIntKey, "null",
-          "Sequences per step over all ranks. Changed between the lives of a run, as rampup_batch_size may be, samples "
-          "count on in their order, and train_iters (of train_samples: what it takes) stays the end.",
+          "Sequences per step over all ranks. May change on resume, as rampup_batch_size may: samples count on in "
+          "their order; train_iters, or train_samples, stays the end.",
           {.aliases = {"global_batch_size"},
            .default_text = "from the other two",
            .bounds = {1, 1e9},

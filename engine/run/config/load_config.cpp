@@ -27,7 +27,7 @@ ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, con
       throw_bad_config(name + ": its value is not UTF-8");
     }
   }
-  resolved.behind = [reader, stem, options](int64_t iters, int64_t samples) {
+  resolved.resumed_at = [reader, stem, options](int64_t iters, int64_t samples) {
     SettingsReader again = reader;
     ConfigOptions there = options;
     there.done_iters = iters, there.done_samples = samples;

@@ -45,7 +45,7 @@ struct ResolvedConfig {
   std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key
   // The same settings where `iters` steps have taken `samples` samples under other batches: the steps of train_samples,
   // and the lengths of the rate that follow, are other ones. Throws as load_config does.
-  std::function<ResolvedConfig(int64_t iters, int64_t samples)> behind;
+  std::function<ResolvedConfig(int64_t iters, int64_t samples)> resumed_at;
 };
 
 // The notes as lines in their order, one per text with all its keys: "hostfile, num_gpus: ranks come from ...".

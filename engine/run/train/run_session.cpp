@@ -111,7 +111,7 @@ CopyBytes RunSession::copy_state() {
   };
 }
 
-std::pair<int64_t, int64_t> RunSession::find() {
+std::pair<int64_t, int64_t> RunSession::find_checkpoint() {
   const RunConfig& run = config_.run;
   found_ = store_->newest();
   resumes_ = found_.has_value();

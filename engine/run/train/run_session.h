@@ -52,11 +52,11 @@ class RunSession {
 
   // Finds the newest checkpoint of the run that verifies, else that of `load`; the first call. Returns the steps and
   // samples with which the run goes on: 0, 0 where it begins anew.
-  std::pair<int64_t, int64_t> find();
+  std::pair<int64_t, int64_t> find_checkpoint();
   // The configuration has another train_iters than the constructor saw.
   void plans_steps();
 
-  // Fills the state from: the checkpoint that find() found, of `load` under `finetune` weights alone; else
+  // Fills the state from: the checkpoint that find_checkpoint() found, of `load` under `finetune` weights alone; else
   // `init_from_hf`; else initial weights. Refuses data files that are not those of rank 0 (65), and a checkpoint whose
   // model or data keys differ (78), naming both values. Opens metrics, TensorBoard and the console line at the step
   // that was found.
@@ -88,7 +88,7 @@ class RunSession {
 
   double minutes() const;
   // The layer, embedding and head milliseconds by which the newest checkpoint's run cut its stages, if it measured them
-  // with the same layout, rules and hosts (`origin`). Between find() and start().
+  // with the same layout, rules and hosts (`origin`). Between find_checkpoint() and start().
   std::optional<std::array<double, 3>> measured_costs(const std::string& origin) const;
   // Makes these milliseconds part of the checkpoints from here on.
   void keep_costs(const std::string& origin, const std::array<double, 3>& costs);
@@ -120,7 +120,7 @@ class RunSession {
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<RunLock> run_lock_;  // rank 0 alone
   std::unique_ptr<CheckpointStore> store_;
-  std::optional<VerifiedCheckpoint> found_;  // from find() to start()
+  std::optional<VerifiedCheckpoint> found_;  // from find_checkpoint() to start()
   bool resumes_ = false;                     // found_ is of this run
   std::unique_ptr<StatusFile> status_;       // this and the next three: rank 0 alone
   std::unique_ptr<MetricsLog> metrics_;

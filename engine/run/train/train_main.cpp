@@ -174,7 +174,7 @@ int run(const Options& o, int argc, char** argv) {
   ResolvedConfig config;
   const auto write_end = [&config](const std::string& message, ExitCode code) {
     StatusFile file(status_path(config.run.run_dir), config.run.train_iters);
-    // Behind other batches train() has counted the steps anew.
+    // A resume with another batch size has counted the steps anew.
     if (file.last() && file.last()->total_steps > 0) file.plans_steps(file.last()->total_steps);
     file.ended(code, last_step(config.run.run_dir), message);
   };

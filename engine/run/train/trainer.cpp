@@ -71,12 +71,12 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
   return settled;
 }
 
-// What goes on from steps that took other batches: the samples count, and train_samples stays the length of the run.
+// For a resume whose steps so far took other batches: samples count on, and train_samples stays the length of the run.
 void count_other_batches(ResolvedConfig& config, RunSession& session, Job& job) {
-  const auto [iters, samples] = session.find();
+  const auto [iters, samples] = session.find_checkpoint();
   job.agree([&] {
     if (samples_after(config.run.data, iters) == samples) return;
-    const ResolvedConfig there = config.behind(iters, samples);
+    const ResolvedConfig there = config.resumed_at(iters, samples);
     config.values = there.values;
     config.run.train_iters = there.run.train_iters;
     config.run.data = there.run.data;
@@ -290,7 +290,7 @@ class Trainer {
   }
 
   bool wish_to_stop() const { return stop_signal() != 0 || (job_.first() && time_is_up()); }
-  // Behind a step at the earliest, as Megatron: a life whose start takes longer gets on, too.
+  // After one step at the earliest, as in Megatron: a run whose start takes longer still advances.
   bool time_is_up() const {
     return run_.exit_duration_in_mins > 0.0 && stepped_ && session_.minutes() >= run_.exit_duration_in_mins;
   }

@@ -236,8 +236,8 @@ def work_alone(lab, build, folder, ranks, micro, seconds, keys):
 class Stopped:
     """A job in the lab that is stopped and continued from outside, to measure it in turn with another one on the same cores."""
 
-    def __init__(self, command, run_dir, folders):
-        self.run_dir, self.folders, self.slices = run_dir, folders, []
+    def __init__(self, command, run_dir, folders, warm=8):
+        self.run_dir, self.folders, self.slices, self.warm = run_dir, folders, [], warm
         self.command = command
         shutil.rmtree(run_dir, ignore_errors=True)
         if folders[0] != run_dir:
@@ -255,12 +255,12 @@ class Stopped:
                     os.kill(int(pid), number)
 
     def step_times(self):
-        """Per step the slowest rank's milliseconds, behind the first 8."""
+        """Per step the slowest rank's milliseconds, behind the first `warm`."""
         ranks = []
         for folder in self.folders:
             with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as f:
                 ranks.append([json.loads(line)["step_ms"] for line in f if line.endswith("\n") and '"loss"' in line])
-        return [max(of) for of in zip(*ranks)][8:] if len(ranks) == len(self.folders) else []
+        return [max(of) for of in zip(*ranks)][self.warm:] if len(ranks) == len(self.folders) else []
 
     def log(self):
         with contextlib.suppress(FileNotFoundError), open(os.path.join(self.folders[0], "log.txt"), encoding="utf-8") as f:
@@ -289,6 +289,8 @@ class Stopped:
         return [statistics.median([ms for ms in every[a:b] if ms < 2 * usual] or [usual]) for a, b in self.slices]
 
     def end(self):
+        if self.said.closed:
+            return
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -10,8 +10,10 @@
   rivals    two replicas at 100 Mbit/s in turn: thinwire, the published systems that a user would take instead, and PyTorch DDP's hooks (needs root, and torch)
   hook_loss the same hooks' loss after 1,000 steps, three seeds (needs root, and torch)
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
+  adapt     thinwire with compression.adapt, once settled, and each fixed way, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
   rates     evaluation loss of thinwire at other rates, paired by seed with the uncompressed run: two replicas, gpt2_tiny
+  rates_8   some of them between eight replicas
   sensitivity  what coarse gradients of one class of tensors cost alone, paired by seed with the uncompressed run: two replicas, gpt2_tiny, 100 steps
   curve     evaluation loss over the clock: two replicas at 100 Mbit/s, as many steps as each wire allows in the same time
   page      writes docs/results/compression.md, rates.md and rivals.md from the cells beside it, and from those of DIR over them
@@ -20,7 +22,7 @@ Every cell prints its command. Results go to DIR/results.jsonl, line by line; a 
   --only TEXT ...  cells whose key contains one of them ($: its end)
   --list           print the keys and stop
   --seconds S      speed: time of a cell; paired: of a turn   --rounds N     speed: so often, in turn; tables take medians
-  --pairs N        paired: turns of each (24)
+  --pairs N        paired, adapt: turns of each (24)
   --python PYTHON  rivals: one that has torch                 --peer FILE    rivals: trains with a DDP hook (default ../shared/peers/pytorch_ddp.py)
   --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
   --page FILE      default docs/results/compression.md        --zero STAGE   of data-parallel layouts where the preset has no placement (0)
@@ -32,6 +34,7 @@ import os
 import sys
 
 sys.dont_write_bytecode = True
+import compression_adapt
 import compression_page
 from compare_pytorch import ddp_peer
 from compression_cells import (Store, agrees, decided_at, final_loss, fortunes, fortunes_and_manual, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
@@ -94,13 +97,16 @@ RATES_TRIED = {
     "ramp": ("g 4 for 100 steps, then 3; w 2.1", [f"{GRADIENT}=[[0,4],[100,3]]", f"{WEIGHT}=2.1"]),
     "late": ("g 2.75 for 400 steps, then 3.4; w 2.1", [f"{GRADIENT}=[[0,2.75],[400,3.4]]", f"{WEIGHT}=2.1"]),
     "g4": ("g 4, w 2.25", [f"{GRADIENT}=4", f"{WEIGHT}=2.25"]),
+    "ramp4": ("g 5 for 100 steps, then 4; w 2.1", [f"{GRADIENT}=[[0,5],[100,4]]", "compression.dp.gradient.light=false", f"{WEIGHT}=2.1"]),
     "g5": ("g 5, w 2.25", [f"{GRADIENT}=5", "compression.dp.gradient.light=false", f"{WEIGHT}=2.25"]),
     "g4.2 w1": ("g 4.2, w 1", [f"{GRADIENT}=4.2", "compression.dp.gradient.light=false", f"{WEIGHT}=1"]),
     "g3.95 w1.25": ("g 3.95, w 1.25", [f"{GRADIENT}=3.95", f"{WEIGHT}=1.25"]),
     "g3.7 w1.5": ("g 3.7, w 1.5", [f"{GRADIENT}=3.7", f"{WEIGHT}=1.5"]),
 }
 # What is tried is chosen by the first two; those behind them judge it.
-RATE_STEPS, RATE_SEEDS = (100, 1000), range(1, 11)
+RATE_STEPS, RATE_SEEDS = (100, 1000), range(1, 31)
+# The same between eight replicas.
+MANY, MANY_SEEDS, MANY_TRIED = 8, range(1, 11), ("none", "before", "flat", "ramp")
 # One class of tensors at a time, so coarse that the loss shows it; everything else travels as it is.
 COARSE = {"codec": "ecsq", "rate": 1, "block": 64, "residual": "error_feedback"}
 CLASSES = {"embedding": ["embedding"], "attention": ["attention"], "mlp": ["mlp"], "norm": ["norm", "bias", "head"]}
@@ -289,6 +295,13 @@ class Tables:
                           lambda r=ranks, link=rate: paired_with_alone(lab, self.o.build, self.store.folder, r, 8, link, self.o.zero, self.o.pairs,
                                                                        self.o.seconds or 5.0 * max(1, r // 2), self.text_keys))
 
+    def adapt(self):
+        with emulated() as lab:
+            for layout in compression_adapt.LAYOUTS:
+                for rate in compression_adapt.RATES:
+                    self.cell("adapt", f"adapt {layout} mb 1 {rate}", {"layout": layout, "rate": rate, "micro": 1},
+                              lambda layout=layout, rate=rate: compression_adapt.in_turn(lab, self.o.build, self.store.folder, layout, rate, self.o.pairs, [*self.text_keys, *self.o.keys]))
+
     def ladder(self):
         keys = ["num_layers=4", "vocab_size=16384", "tokenizer=byte"]
         with emulated() as lab:
@@ -297,16 +310,16 @@ class Tables:
                 more = [f"embedding_sync={embedding}"] if embedding else []
                 self.clock(lab, "ladder", f"ladder 4x2x1 100mbit {name}", preset, "4x2x1", "100mbit", 1, [*keys, *more])
 
-    def of_seeds(self, table, tried, all_steps, seeds, preset):
-        """Every variant with every seed: two replicas of a small model, evaluated at the end."""
+    def of_seeds(self, table, tried, all_steps, seeds, preset, replicas=2):
+        """Every variant with every seed: replicas of a small model, evaluated at the end."""
         for steps in all_steps:
             for seed in seeds:
                 for variant, (words, more) in tried.items():
                     keys = ["--config", "configs/gpt2_tiny.json", "zero_optimization.stage=1", f"train_iters={steps}", f"eval_interval={steps}", "eval_iters=31", "save_interval=0",
-                            "threads_per_rank=1", "log_interval=1000", f"seed={seed}", *([] if variant == "none" else preset), *more, *self.o.keys]
+                            "threads_per_rank=1", "log_interval=1000", f"train_micro_batch_size_per_gpu={min(4, 16 // replicas)}", f"seed={seed}", *([] if variant == "none" else preset), *more, *self.o.keys]
 
                     def what(keys=keys):
-                        lines, _, seconds, command = train(["mpirun", "-n", "2"], self.o.build, keys, self.run_dir, 3600)
+                        lines, _, seconds, command = train(["mpirun", "-n", str(replicas)], self.o.build, keys, self.run_dir, 3600)
                         loss = final_loss(lines)
                         return {"eval_loss": loss, "wire_bytes_total": {site: s["wire_bytes_total"] for site, s in summary(lines, 0)["sites"].items()}, "run_seconds": seconds,
                                 "said": f"loss {loss:.4f}",
@@ -315,6 +328,9 @@ class Tables:
 
     def rates(self):
         self.of_seeds("rates", RATES_TRIED, RATE_STEPS, RATE_SEEDS, ["compression.preset=thinwire"])
+
+    def rates_8(self):
+        self.of_seeds("rates_8", {name: RATES_TRIED[name] for name in MANY_TRIED}, RATE_STEPS[1:], MANY_SEEDS, ["compression.preset=thinwire"], MANY)
 
     def sensitivity(self):
         self.of_seeds("sensitivity", SENSITIVITY_TRIED, SENSITIVITY_STEPS, SENSITIVITY_SEEDS, [])
@@ -328,7 +344,7 @@ class Tables:
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "loss_3m", "loss_10m", "speed", "rivals", "hook_loss", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
+    options.add_argument("table", choices=("presets", "loss", "loss_3m", "loss_10m", "speed", "rivals", "hook_loss", "paired", "adapt", "ladder", "rates", "rates_8", "sensitivity", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")

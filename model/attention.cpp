@@ -87,7 +87,7 @@ Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer
       rotary_(rotary),
       sequence_(&sequence),
       qkv_(store, "layers." + std::to_string(layer) + ".attention.qkv"),
-      out_(store, "layers." + std::to_string(layer) + ".attention.out", shard.tensor_rank == 0),
+      out_(store, "layers." + std::to_string(layer) + ".attention.out", &shard),
       scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))),
       way_(shard.sequence_way) {
   const QkvLayout at = qkv_layout(config_.kv_heads, config_.heads_per_group(), config_.head_dim, shard.queries_apart());

@@ -9,9 +9,9 @@ namespace thinwire {
 
 class Linear {
  public:
-  // `prefix` + ".weight" [out, in] and ".bias" [out] (may be absent) of the store. adds_bias: of the tensor ranks whose
-  // results are summed, one adds the bias; its gradient is whole on all of them.
-  Linear(const ParamStore& store, const std::string& prefix, bool adds_bias = true);
+  // `prefix` + ".weight" [out, in] and ".bias" [out] (may be absent) of the store. summed: the shard, where the results
+  // of its tensor ranks are summed: one of them adds the bias, whose gradient is whole on all of them.
+  Linear(const ParamStore& store, const std::string& prefix, const ModelShard* summed = nullptr);
 
   // y: [N,out]. accumulate: y += instead of y =, the bias added all the same.
   void forward(Exec& exec, View x, View y, bool accumulate = false) const;
@@ -32,6 +32,7 @@ class Linear {
   const ParamStore* store_;
   View weight_, bias_, weight_gradient_, bias_gradient_;
   int written_first_ = -1;
+  bool common_bias_;  // of several tensor ranks
   Fp8 forward_fp8_ = Fp8::kOff, backward_fp8_ = Fp8::kOff;
 };
 

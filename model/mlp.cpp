@@ -13,7 +13,7 @@ GeluKind gelu_kind(ActivationKind kind) {
 Mlp::Mlp(const ModelShard& shard, const ParamStore& store, int layer)
     : activation_(shard.whole.activation),
       fc1_(store, "layers." + std::to_string(layer) + ".mlp.fc1"),
-      fc2_(store, "layers." + std::to_string(layer) + ".mlp.fc2", shard.tensor_rank == 0) {}
+      fc2_(store, "layers." + std::to_string(layer) + ".mlp.fc2", &shard) {}
 
 void Mlp::activate(Exec& exec, const BlockActivations& a) const {
   if (activation_ == ActivationKind::kSwiglu) {

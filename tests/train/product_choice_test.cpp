@@ -260,6 +260,22 @@ TEST(ProductsOfAStep, AreThoseOfARehearsal) {
                     12);
 }
 
+// Each tensor rank sums the gradients of the biases that they have in common, and all have to make the same of them.
+TEST(ProductsOfAStep, SumCommonBiasesByNoAlgorithmThatTimeChooses) {
+  for (bool deterministic : {true, false}) {
+    RunConfig config = small_run({"num_layers=2", "train_batch_size=4", "precision=bf16"},
+                                 {"pos_emb=learned", "norm=layernorm", "bias_gelu_fusion=true"});
+    config.layout.tensor = 2, config.deterministic = deterministic;
+    int common = 0, own = 0;  // out and fc2 have as many biases as there are hidden units
+    for (const MatmulKey& key : products_of_step(config, layout_of(config, 0), {90, true})) {
+      if (key.epilogue != MatmulEpilogue::kRowSums) continue;
+      ++(key.cols == config.model.hidden ? common : own);
+    }
+    EXPECT_GT(own, 0);
+    EXPECT_EQ(common > 0, deterministic) << common;
+  }
+}
+
 TEST(ProductKeys, TellProductsApart) {
   std::set<std::string> texts;
   size_t keys = 0;

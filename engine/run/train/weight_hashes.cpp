@@ -15,9 +15,12 @@
 namespace thinwire {
 namespace {
 
-// The same on every rank that holds the same elements of the model.
-std::string part_name(const ParamSpec& p) {
+// The same on every rank that holds the same elements of the model, and has to hold the same numbers.
+std::string part_name(const ParamSpec& p, const Replica& replica) {
   std::string name = p.name;
+  // NCCL adds in an order of its own for each tensor rank's group.
+  if (!replica.config().deterministic && replica.config().device != "cpu")
+    name += " tensor rank " + std::to_string(replica.layout().at.tensor);
   for (const ParamRect& r : p.local) {
     name += " " + std::to_string(r.row) + "+" + std::to_string(r.rows) + "," + std::to_string(r.col) + "+" +
             std::to_string(r.cols);
@@ -31,7 +34,7 @@ void hash_unit(Replica& replica, int unit, std::vector<std::byte>& bytes, std::s
     if (p.unit != unit || !weight) continue;
     bytes.resize(weight.bytes());
     replica.read(weight, bytes.data());
-    lines += part_name(p) + "\t" + hash_bytes(bytes) + "\n";
+    lines += part_name(p, replica) + "\t" + hash_bytes(bytes) + "\n";
   }
 }
 

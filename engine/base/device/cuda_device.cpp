@@ -46,8 +46,13 @@ int count_devices() {
         remedy());
   }
   if (error != cudaSuccess) {
-    throw_bad_config(std::string("device: cuda cannot be used: ") + cudaGetErrorName(error) + ", " +
-                     cudaGetErrorString(error) + remedy());
+    const bool waits = error == cudaErrorSystemNotReady;
+    throw_bad_config(
+        std::string("device: cuda cannot be used: ") + cudaGetErrorName(error) + ", " + cudaGetErrorString(error) +
+        (waits ? "; where GPUs are joined by NVSwitch they wait for the service nvidia-fabricmanager, of the "
+                 "driver's version: see that it runs on this node"
+               : "") +
+        remedy());
   }
   return count;
 }

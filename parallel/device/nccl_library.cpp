@@ -4,9 +4,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
 #include "engine/base/device/cuda_check.h"
 #include "engine/base/device/cuda_stream.h"
 #include "parallel/device/nccl_calls.h"
@@ -19,16 +21,18 @@ void check(ncclResult_t result, const char* call, ncclComm_t communicator = null
   if (result == ncclSuccess) return;
   const char* last = ncclGetLastError(communicator);
   const std::string said = last != nullptr ? last : "";
-  // No restart mends these two, so they do not end as a hung peer, which is started again (code 71).
+  // No restart mends these three, so they do not end as a hung peer, which is started again (code 71).
   if (said.find("out of memory") != std::string::npos)
     throw_bad_config("not enough GPU memory: " + std::string(call) + ": " + said +
                      "; NCCL's buffers are not in the plan: lower train_micro_batch_size_per_gpu, raise "
                      "recompute_granularity, or find out what else is on the GPU");
   if (said.find("No space left") != std::string::npos)
     throw_bad_config(std::string(call) + ": " + said + "; make /dev/shm larger (docker run --shm-size)");
-  throw Error(ExitCode::kHungPeer, std::string(call) + ": " + ncclGetErrorString(result) +
-                                       (said.empty() ? "" : ", " + said) +
-                                       " (NCCL_DEBUG=WARN in the environment says more)");
+  const std::string what = std::string(call) + ": " + ncclGetErrorString(result) + (said.empty() ? "" : ", " + said) +
+                           " (NCCL_DEBUG=WARN in the environment says more)";
+  if (result == ncclInvalidUsage)  // such as another NCCL on another node
+    throw_bad_config(what + "; start the same program with the same libraries, and one rank per GPU, on every node");
+  throw Error(ExitCode::kHungPeer, what);
 }
 #define TW_NCCL(call, ...) check(call, #call __VA_OPT__(, ) __VA_ARGS__)
 
@@ -167,14 +171,13 @@ class NcclLibrary final : public NcclCalls {
 }  // namespace
 
 std::string hardware_of(Device& device) {
-  cudaDeviceProp properties{};
-  TW_CUDA(cudaGetDeviceProperties(&properties, device.ordinal()));
-  std::string text;
-  for (const char byte : properties.uuid.bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    text += kDigits[static_cast<unsigned char>(byte) >> 4];
-    text += kDigits[static_cast<unsigned char>(byte) & 15];
-  }
+  // The place on the bus, as NCCL has it: parts of a GPU (MIG) have UUIDs of their own, and NCCL does not take two.
+  char place[32] = {};
+  TW_CUDA(cudaDeviceGetPCIBusId(place, sizeof place, device.ordinal()));
+  std::string text = this_host();
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::getline(boot, text);  // where it is there: containers of one machine have names of their own, and this in common
+  text += std::string(" ") + place;
   // NCCL takes ranks with different NCCL_HOSTID as ranks of different hosts: they may share a GPU then.
   const char* host = std::getenv("NCCL_HOSTID");
   return host != nullptr ? text + " " + host : text;

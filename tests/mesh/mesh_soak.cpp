@@ -1,6 +1,7 @@
 // Random layouts against one rank, for as long as it is told: mesh_soak [--minutes M] [--seed S] [--ranks N]
-// [--layouts L] [--least K] [--context 1] [--full-minutes M]. --layouts: so many, each under every family, instead of
-// minutes. --least: not fewer, however long they take. --context 1: sequences are cut in all of them. --full-minutes:
+// [--layouts L] [--least K] [--context 1] [--nccl 1] [--full-minutes M]. --layouts: so many, each under every family,
+// instead of minutes. --least: not fewer, however long they take. --context 1: sequences are cut in all of them.
+// --nccl 1: ranks are devices that talk over the strict stand-in of NCCL (tests/support/fake_nccl.h). --full-minutes:
 // instead of --minutes in scripts/test.sh full.
 #include <chrono>
 #include <cstdio>
@@ -22,8 +23,9 @@ T pick(std::mt19937_64& random, std::initializer_list<T> choices) {
   return *(choices.begin() + random() % choices.size());
 }
 
-Layout random_layout(std::mt19937_64& random, const Model& model, int samples, int most, bool cut) {
+Layout random_layout(std::mt19937_64& random, const Model& model, int samples, int most, bool cut, bool nccl) {
   Layout l;
+  l.fake_nccl = nccl;
   do {
     l.pipeline = pick(random, {1, 1, 2, 3, 4}), l.tensor = pick(random, {1, 1, 2, 3, 4});
     l.data = pick(random, {1, 2, 3, 4, 6, 8});
@@ -71,12 +73,13 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   if (random() % 3 == 0 && !(l.sequence_parallel && l.tensor > 1) && l.schedule != "zb_h1" &&
       (l.context == 1 || l.more.back() == "cp_comm_type=all_gather")) {
     l.more.push_back("sequence_chunk_size=" + std::to_string(1 + random() % 11));
+    if (nccl) l.more.emplace_back("device=cuda");
     if (random() % 2 == 0)
       l.more.emplace_back(std::string("activation_offload=") +
-                          (std::getenv("THINWIRE_TEST_DEVICE") == nullptr ? "disk" : "host"));
+                          (!nccl && std::getenv("THINWIRE_TEST_DEVICE") == nullptr ? "disk" : "host"));
   }
-  if (const char* sums = pick(random, {"", "checksum=true", "checksum=between_nodes"}); *sums != '\0')
-    l.more.emplace_back(sums);
+  const char* sums = pick(random, {"", "checksum=true", "checksum=between_nodes"});
+  if (*sums != '\0' && !nccl) l.more.emplace_back(sums);  // with sums messages go through the host
   return l;
 }
 
@@ -86,7 +89,7 @@ int main(int argc, char** argv) {
   double minutes = 1.0;
   uint64_t seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   int most = 8, layouts = 0, least = 1;
-  bool cut = false;
+  bool cut = false, nccl = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--minutes") == 0) minutes = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--full-minutes") == 0 && thinwire::test::thorough()) minutes = std::atof(argv[i + 1]);
@@ -95,6 +98,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--least") == 0) least = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--layouts") == 0) layouts = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--context") == 0) cut = std::atoi(argv[i + 1]) != 0;
+    if (std::strcmp(argv[i], "--nccl") == 0) nccl = std::atoi(argv[i + 1]) != 0;
   }
   std::mt19937_64 random(seed);
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
@@ -111,7 +115,7 @@ int main(int argc, char** argv) {
     if (random() % 4 == 0) model.dropout = 0.1;
     if (random() % 4 == 0) model.documents = true;
     if (random() % 4 == 0) model.window = static_cast<int>(random() % 12);
-    const Layout layout = random_layout(random, model, 24, most, cut);
+    const Layout layout = random_layout(random, model, 24, most, cut, nccl);
     for (const char* family : {"gpt2", "neox", "llama"}) {
       if (layouts > 0) model.family = family;
       const std::string what = compare(model, layout, 24, 4, &worst);

@@ -10,7 +10,8 @@ Linear::Linear(const ParamStore& store, const std::string& prefix, const ModelSh
       weight_gradient_(store.gradient(prefix + ".weight")),
       bias_gradient_(store.gradient(prefix + ".bias")),
       written_first_(store.product_gradient(prefix + ".weight")),
-      common_bias_(summed != nullptr && summed->tensor_size > 1) {
+      common_bias_(summed != nullptr && summed->tensor_size > 1),
+      uneven_(common_bias_ && summed->whole.ffn % summed->tensor_size != 0) {
   TW_CHECK(weight_, prefix);
   if (store.fp8()) forward_fp8_ = Fp8::kForward, backward_fp8_ = Fp8::kGradient;
 }
@@ -65,8 +66,10 @@ void Linear::backward_weight(Exec& exec, View x, View dy) const {
   Matmul op = {.a = dy.as_2d(), .b = x.as_2d(), .c = weight_gradient_, .trans_a = true};
   op.accumulate = !store_->writes_first(written_first_);
   op.fp8 = backward_fp8_;
-  // Without `deterministic` every rank times its algorithms, which add in different orders: copies would drift apart.
-  if (exec.ops.fused_products && (exec.deterministic || !common_bias_)) op.a_sums = bias_gradient_;
+  // Another algorithm adds in another order, and copies of a bias would drift apart: products of other widths have
+  // others, and without `deterministic` every rank times its own.
+  const bool alike = exec.deterministic && !uneven_;
+  if (exec.ops.fused_products && (alike || !common_bias_)) op.a_sums = bias_gradient_;
   exec.ops.matmul(exec, op);
   if (bias_gradient_ && !op.a_sums) exec.ops.bias_gradient(exec, {dy.as_2d(), bias_gradient_});
 }

@@ -32,7 +32,7 @@ class Linear {
   const ParamStore* store_;
   View weight_, bias_, weight_gradient_, bias_gradient_;
   int written_first_ = -1;
-  bool common_bias_;  // of several tensor ranks
+  bool common_bias_, uneven_;  // the bias of several tensor ranks, which have parts of different widths
   Fp8 forward_fp8_ = Fp8::kOff, backward_fp8_ = Fp8::kOff;
 };
 

@@ -171,13 +171,14 @@ class NcclLibrary final : public NcclCalls {
 }  // namespace
 
 std::string hardware_of(Device& device) {
-  // The place on the bus, as NCCL has it: parts of a GPU (MIG) have UUIDs of their own, and NCCL does not take two.
+  // The host and the place on its bus, as NCCL tells two GPUs apart: parts of a GPU (MIG) have UUIDs of their own, and
+  // NCCL does not take two of them.
   char place[32] = {};
   TW_CUDA(cudaDeviceGetPCIBusId(place, sizeof place, device.ordinal()));
-  std::string text = this_host();
-  std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  std::getline(boot, text);  // where it is there: containers of one machine have names of their own, and this in common
-  text += std::string(" ") + place;
+  std::string boot;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::getline(file, boot);
+  const std::string text = this_host() + " " + boot + " " + place;
   // NCCL takes ranks with different NCCL_HOSTID as ranks of different hosts: they may share a GPU then.
   const char* host = std::getenv("NCCL_HOSTID");
   return host != nullptr ? text + " " + host : text;

@@ -1,7 +1,6 @@
 # docs/results/compression.md with its pictures, rivals.md and rates.md from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
 # No measured number is typed here. A verdict counts what runs of one cell differ by; where that is more than what is to be told, it says so.
 import glob
-import math
 import os
 import statistics
 
@@ -104,10 +103,9 @@ class Cores:
 
 
 def alone(record):
-    """(share of its own speed without communication in percent, two standard errors of it) of a pair stopped and continued in turn."""
-    low, middle, high = statistics.quantiles(record["ratios"], n=4)
-    error = 1.2533 * (high - low) / 1.349 / math.sqrt(len(record["ratios"]))  # of a median, as of a normal distribution with these quartiles
-    return 100 / middle, 200 * error / middle**2
+    """(share of its own speed without communication in percent, low, high) of a pair stopped and continued in turn: the 95 % interval of the median."""
+    middle, low, high = measured.interval(record["ratios"])
+    return 100 / middle, 100 / high, 100 / low
 
 
 def losses(found):
@@ -257,8 +255,8 @@ def own_speed(kinds):
     rows = []
     for c in kinds:
         for r in c.paired:
-            share, off = alone(r)
-            rows.append([c.name, f"{r['layout']}, {RATES[r['rate']]}", f"{share:.1f} ± {off:.1f} %", verdict(share - off, share + off, least=95)])
+            got = alone(r)
+            rows.append([c.name, f"{r['layout']}, {RATES[r['rate']]}", f"{span(*got, 1)} %", verdict(*got[1:], least=95)])
     return measured.table(["cores", "pp x dp x tp, link", "of its own speed", "at least 95 %"], rows)
 
 
@@ -319,6 +317,7 @@ class Curve:
 
     def __init__(self, found):
         self.points = {r["preset"].partition("@")[0]: [(wall, loss) for _, wall, loss in r["evaluations"]] for r in found if r["table"] == "curve"}
+        self.date = max(r["date"] for r in found if r["table"] == "curve")
         ends = [round(p[-1][0]) for p in self.points.values()]
         self.seconds = f"{min(ends)}–{max(ends)}"
         # An evaluation of 32 micro-batches a rank is off by a few hundredths: each is a mean with the two before it.
@@ -343,19 +342,23 @@ def write(path, more=()):
     rows = targets(kinds)
     small = small_differences(kinds)
     replicas = [verdict(*got[1:], least=2.5) for c in kinds for layout in ("1x2x1", "1x4x1") if (got := c.over_bf16(layout, 1, SLOW))]
-    said = [*small, *replicas, *(verdict(*own, least=95) for own in ((a - e, a + e) for c in kinds for a, e in map(alone, c.paired))), *(cell.rpartition(": ")[2] for row in rows for cell in row[1:] if cell != "–")]
+    said = [*small, *replicas, *(verdict(*alone(r)[1:], least=95) for c in kinds for r in c.paired), *(cell.rpartition(": ")[2] for row in rows for cell in row[1:] if cell != "–")]
     count = {v: sum(s == v for s in said) for v in (MET, MISSED, OPEN)}
     slow, busy = ([f"{c.over_bf16('1x2x1', micro, SLOW)[0]:.1f}" for c in kinds] for micro in (1, 8))
     gigabit = [c.over_bf16("1x2x1", micro, "1gbit") for c in kinds for micro in (1, 8)]
     fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
-    only_gradients = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
+    fp32_weights = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
     ours = loss["1x2x1", "thinwire@1"]
+
+    def beside_fp32(rate):
+        got = [got[0] for c in kinds for layout, micro in LAYOUTS if (got := c.faster((layout, micro, rate, "bf16_wire"), (layout, micro, rate, "none")))]
+        return f"{min(got):.2f} to {max(got):.2f}"
     dates = sorted({day for r in found if r["table"] not in ("curve", "rates", "rates_8", "sensitivity", "rivals", "adapt", "loss_3m", "loss_10m", "hook_loss") for day in r["date"].split(" to ")})
     trained = [r for r in found if r["table"] == "presets_means"]
     ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
     beside = 100 * (ddp["ours", "thinwire"]["eval_loss"] / ddp["ddp", "none"]["eval_loss"] - 1)
     seeds_of_ddp = 100 * (ddp["ddp", "none"]["high"] / ddp["ddp", "none"]["low"] - 1)
-    ladder = [n for n in ("none two_step", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb") if n in first.ladder]
+    ladder = {n: name for n, name in (("none two_step", "none"), ("optimus_cc_cb", "CB"), ("optimus_cc_cb_fe", "FE"), ("optimus_cc_cb_fe_sc", "SC"), ("optimus_cc_emb", "embedding")) if n in first.ladder}
     megabytes = {n: sum(s["wire_bytes_total"] for s in first.ladder[n]["sites"].values()) / 1e6 for n in ladder}
 
     text = f"""# What compression costs and what it buys
@@ -370,18 +373,18 @@ After {curve.seconds} s: loss {curve.last["none"]:.2f} with fp32 on the wire, {c
 - **1 Gbit/s**: {min(g[0] for g in gigabit):.2f} to {max(g[0] for g in gigabit):.2f} times bf16 between two replicas (runs of one cell differ by as much). `compression.adapt=true` measures your case in the first steps.
 - **10 Gbit/s, or one machine's memory**: leave compression off. {min(fast):.2f} to {max(fast):.2f} times bf16: no gain can be told.
 - **Loss**: `thinwire` with ZeRO-1 ends {ours[0]:+.2f} ± {ours[1]:.2f} % from uncompressed runs ({ours[2]} seeds, 0.8 M parameters, 500 steps). No large model was tried: test yours first.
-- **Systems that code gradients alone** (`loco`, `tagc`) are slower than a plain bf16 cast of everything: {min(only_gradients):.2f} to {max(only_gradients):.2f}.
+- **Systems that leave weights in fp32** (`loco`, `tagc`) gain nothing over a bf16 cast of everything: {min(fp32_weights):.2f} to {max(fp32_weights):.2f}.
 
-bf16 (`compression=bf16_wire`) is the baseline. Beside an fp32 wire most factors would be twice as large.
+bf16 (`compression=bf16_wire`) is the baseline. An fp32 wire takes {beside_fp32('100mbit')} times as long at 100 Mbit/s, {beside_fp32('1gbit')} at 1 Gbit/s.
 
 ## Verdicts
 
 *Met* and *missed* hold over the whole range in brackets; else it *cannot be told*. {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told.
 
 {measured.table(["target", *(c.name for c in kinds)], rows)}
-`thinwire` at least 2.5 times as fast as bf16 between replicas (100 Mbit/s, micro batch 1; the table of speeds): {replicas.count(MET)} of {len(replicas)} met. Bars of 5 % (1 Gbit/s beside no limit) and 2 % (10 Gbit/s beside no compression): {small.count(OPEN)} of {len(small)} cells cannot be told, {small.count(MISSED)} missed.
+`thinwire` at least 2.5 times as fast as bf16 between replicas (100 Mbit/s, micro batch 1): {replicas.count(MET)} of {len(replicas)} met. Bars of 5 % (1 Gbit/s beside no limit) and 2 % (10 Gbit/s beside no compression): {small.count(OPEN)} of {len(small)} cells cannot be told, {small.count(MISSED)} missed.
 
-`thinwire` and the same work without communication (each updates all weights), stopped and continued in turn (micro batch 8), ± two standard errors:
+`thinwire` and the same work without communication (each updates all weights), stopped and continued in turn (micro batch 8), 95 % interval of the median:
 
 {own_speed(kinds)}
 ## Speed of `thinwire` over bf16
@@ -394,10 +397,10 @@ Bold: the range excludes 1.
 Micro batch 1, 1x2x1 where nothing else is said. `±`: 95 % t interval, 3 paired seeds; one seed: what the baseline's differ by ({next(r["baseline_spread"] for r in found if r["table"] == "loss_means")} %).
 
 {systems(kinds, loss)}
-`tagc` was measured while its `density` meant the union of the ranks, and at ZeRO-3 (bf16: ZeRO-1); `powersgd` and `optimus_cc` at ZeRO-0. Tuned, and with more of the loss: [rivals](rivals.md).
+`tagc` was measured while its `density` meant the union of the ranks, and at ZeRO-3 (bf16: ZeRO-1); `powersgd` and `optimus_cc` at ZeRO-0. Bytes: a run's second half. `one_bit_adam` and `powersgd` first send uncompressed: not counted. Tuned: [rivals](rivals.md).
 
-- Every preset trained on every layout that it applies to: {len(trained)} runs of 300 steps, {sum(not set(r["agrees"].split(", ")) - {"equal", "bounded", "between"} for r in trained)} with the dry run's bytes.
-- Optimus-CC's ladder (4x2x1, 100 Mbit/s), rung by rung: {", ".join(f"{megabytes[n]:.0f}" for n in ladder)} MB a step, {", ".join(f"{first.ladder[n]['exposed_ms'] / 1e3:.1f}" for n in ladder)} s of waiting (one run each).
+- {len({r["preset"].partition("@")[0] for r in trained} - {"none"})} presets trained on every layout that they apply to: {len(trained)} runs of 300 steps, {sum(not set(r["agrees"].split(", ")) - {"equal", "bounded", "between"} for r in trained)} with the dry run's bytes.
+- Optimus-CC's ladder (4x2x1, 100 Mbit/s; {", ".join(ladder.values())}): {", ".join(f"{megabytes[n]:.0f}" for n in ladder)} MB a step, {", ".join(f"{first.ladder[n]['exposed_ms'] / 1e3:.1f}" for n in ladder)} s of waiting (one run each).
 
 ## Beside PyTorch DDP
 
@@ -409,11 +412,11 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 ## Method and caveats
 
 - Model: 10.8 M parameters (loss: 0.8 M), fp32 compute, 2 cores of a shared virtual machine, one rank a host of the emulated cluster ([lab](../lab.md)). Four ranks share cores. No GPU, no real network.
-- `thinwire` ran with `compression.adapt=true`: steps count once settled, perhaps on lighter codes or none. [Rates](rates.md) 2.5 and 2.25 then: 8 % fewer bytes.
+- `thinwire` ran with `compression.adapt=true` (not in the first picture, of {curve.date}): steps count once settled, perhaps on lighter codes or none. [Rates](rates.md) 2.5 and 2.25 then: 8 % fewer bytes.
 - A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
-- Waiting on pipelines holds the bubble, which no codec shortens.
+- Waiting on pipelines holds the bubble.
 - Loss rows: means; single runs were not kept.
-- Cells of {dates[0]} to {dates[-1]}, several builds. Since then steps are about 1 % longer: compute no longer polls.
+- Cells of {dates[0]} to {dates[-1]}, several builds.
 
 ## Repeat
 

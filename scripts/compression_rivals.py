@@ -51,7 +51,7 @@ def span(values, places):
 
 class Rivals:
     def __init__(self, found):
-        self.rounds, self.losses, self.wider, self.records, self.shrinks = {}, {}, {}, [], {}
+        self.rounds, self.losses, self.wider, self.records, self.megabytes = {}, {}, {}, [], {}
         longest = max((r["steps"] for r in found if r["table"] == "hook_loss"), default=0)  # cells hold shorter runs of an earlier day as well
         for r in found:
             if r["table"] == "rivals":
@@ -64,9 +64,9 @@ class Rivals:
                 continue
             self.records.append(r)
         for preset, seeds in self.losses.items():
-            sites = [site for r in seeds.values() for site in r.get("sites", {}).values()]
-            if sites:
-                self.shrinks[preset] = sum(s["logical_bytes_total"] for s in sites) / sum(s["wire_bytes_total"] for s in sites)
+            sent = [sum(site["wire_bytes_total"] for site in r["sites"].values()) / 1e6 for r in seeds.values() if "sites" in r]
+            if sent:
+                self.megabytes[preset] = statistics.fmean(sent)
 
     def mean_ms(self, preset):
         """{round: ms of a step, in the mean over a run}."""
@@ -95,7 +95,7 @@ class Rivals:
             speed = [f"{statistics.median(r['step_ms'] for r in self.rounds[preset].values()):.0f}", span(list(self.mean_ms(preset).values()), 0),
                      "1" if preset == OURS else span(self.faster(preset), 2)]
         name = NAMES.get(preset) or (preset if preset.startswith(HOOK) else "`" + preset.replace("/", " ") + "`")
-        return [name, *speed, f"{self.shrinks[preset]:.1f}" if preset in self.shrinks else "–", *words]
+        return [name, *speed, f"{self.megabytes[preset]:.1f}" if preset in self.megabytes else "–", *words]
 
     def page(self):
         order = sorted({*self.rounds, *self.losses} - {PLAIN}, key=lambda p: (statistics.median(self.mean_ms(p).values()) if p in self.rounds else float("inf"), p))
@@ -118,13 +118,13 @@ class Rivals:
         bigram = next(r["bigram"] for r in self.records if "bigram" in r)
         return f"""# `thinwire` beside its rivals
 
-{measured.table(["what", "ms a step", f"ms, mean of {RUN:,} steps", "`thinwire` is faster, times", "fewer bytes than uncompressed", "loss, % (seeds)", f"at most {LOSS_AT_MOST} %"], [self.row(p) for p in [PLAIN, *order]], right={1})}
+{measured.table(["what", "ms a step", f"ms, mean of {RUN:,} steps", "`thinwire` is faster, times", "MB a step", "loss, % (seeds)", f"at most {LOSS_AT_MOST} %"], [self.row(p) for p in [PLAIN, *order]], right={1})}
 - `thinwire` is {said[0]}.
 - `thinwire` is {said[1]}. (The target is the fastest hook of PyTorch DDP of equal loss; taken is the fastest whose loss is not told to be worse.)
 - Loss: evaluation loss above the uncompressed run of the same seed, ± the two-sided 95 % t interval. *met*: its upper end is at most {LOSS_AT_MOST} %; *missed*: its lower end is above.
-- Low rank and signs send the first part of a run uncompressed: the second column counts that.
+- Low rank and signs send the first part of a run uncompressed: the second column counts that. Bytes do not: both ranks', in the second half of the runs that tell the loss (uncompressed: gradients in fp32, weights in bf16).
 
-**Speed**: two replicas of 10.8 M parameters on two hosts of the [lab](../lab.md), 100 Mbit/s, micro batch 1 of 256 tokens, fp32 compute, one core each, {count} rounds in turn (uncompressed runs and the bf16 hook: {len(self.rounds[PLAIN])}). Brackets: 95 % interval of the median over rounds (its range below six). `compression.adapt` is off; gradients of `thinwire` at rate 3.1, the mean of its ramp. ZeRO-1, or the placement that a system is made for; PowerSGD without ZeRO, as DDP. Hooks of DDP over gloo: the same model, one thread, without their warm-up.
+**Speed**: two replicas of 10.8 M parameters on two hosts of the [lab](../lab.md), 100 Mbit/s, micro batch 1 of 256 tokens, fp32 compute, one core each, {count} rounds in turn (uncompressed runs and the bf16 hook: {len(self.rounds[PLAIN])}). Brackets: 95 % interval of the median over rounds (its range below six). `compression.adapt` is off; gradients of `thinwire` at rate 3.1, the mean of its ramp. ZeRO-1, or the placement that a system is made for; PowerSGD without ZeRO, as DDP. Hooks of DDP over gloo: the same model, one thread, without their warm-up. Hooks on other cores, beside fewer bytes of ours: [compression](compression.md).
 
 **Loss of ours**: `configs/sweeps/loss_3m.json`, 3.2 M parameters, 1,000 steps of 4,096 tokens of Debian's fortunes and Perl's manual, bf16 with fp32 masters, two replicas. A bigram of the text has a loss of {bigram:.2f}, the uncompressed runs end at {statistics.fmean(r["eval_loss"] for r in self.losses[PLAIN].values()):.2f}.{self.wider_words()}{self.hooks_words()}
 

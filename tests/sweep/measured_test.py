@@ -138,6 +138,15 @@ class Speed(unittest.TestCase):
         self.assertEqual(verdict("comm_8", rounds(30, 1.05, 0.005, base=1.0)), "met")  # 0.05 us
         self.assertEqual(verdict("comm_8", rounds(30, 1.2, 0.005, base=1.0)), "missed")
 
+    def test_the_page_of_pairs_is_what_its_cells_say(self):
+        rounds = {}
+        for c in measured.read_cells(os.path.join(RESULTS, "speed_pairs_cells.jsonl")):
+            rounds.setdefault(c["cell"], {}).setdefault(c["round"], {})[c["who"]] = c["values"][c["cell"]]
+        page = pathlib.Path(RESULTS, "speed_pairs.md").read_text(encoding="utf-8")
+        for cell, of in rounds.items():
+            said = ["{:.3f} ({:.3f} to {:.3f})".format(*measured.interval([r[who] / r["old"] for r in of.values()])) for who in ("new", "again")]
+            self.assertIn(f"| {said[0]} | {said[1]} |", page, cell)
+
 
 class Long(unittest.TestCase):
     def test_losses_of_any_number_of_seeds(self):

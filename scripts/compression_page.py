@@ -240,6 +240,12 @@ def targets(kinds):
     return rows
 
 
+def fp32_over_bf16(kinds, rate):
+    """The least and the most that a step on an fp32 wire takes over one on a bf16 wire."""
+    ratios = [got[0] for c in kinds for layout, micro in LAYOUTS if (got := c.faster((layout, micro, rate, "bf16_wire"), (layout, micro, rate, "none")))]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
 def small_differences(kinds):
     """Verdicts of bars of a few percent at 1 and 10 Gbit/s: thinwire beside itself without a limit, and beside no compression."""
     out = []
@@ -349,10 +355,6 @@ def write(path, more=()):
     fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
     fp32_weights = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
     ours = loss["1x2x1", "thinwire@1"]
-
-    def beside_fp32(rate):
-        got = [got[0] for c in kinds for layout, micro in LAYOUTS if (got := c.faster((layout, micro, rate, "bf16_wire"), (layout, micro, rate, "none")))]
-        return f"{min(got):.2f} to {max(got):.2f}"
     dates = sorted({day for r in found if r["table"] not in ("curve", "rates", "rates_8", "sensitivity", "rivals", "adapt", "loss_3m", "loss_10m", "hook_loss") for day in r["date"].split(" to ")})
     trained = [r for r in found if r["table"] == "presets_means"]
     ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
@@ -375,7 +377,7 @@ After {curve.seconds} s: loss {curve.last["none"]:.2f} with fp32 on the wire, {c
 - **Loss**: `thinwire` with ZeRO-1 ends {ours[0]:+.2f} ± {ours[1]:.2f} % from uncompressed runs ({ours[2]} seeds, 0.8 M parameters, 500 steps). No large model was tried: test yours first.
 - **Systems that leave weights in fp32** (`loco`, `tagc`) gain nothing over a bf16 cast of everything: {min(fp32_weights):.2f} to {max(fp32_weights):.2f}.
 
-bf16 (`compression=bf16_wire`) is the baseline. An fp32 wire takes {beside_fp32('100mbit')} times as long at 100 Mbit/s, {beside_fp32('1gbit')} at 1 Gbit/s.
+bf16 (`compression=bf16_wire`) is the baseline. An fp32 wire takes {fp32_over_bf16(kinds, SLOW)} times as long at 100 Mbit/s, {fp32_over_bf16(kinds, "1gbit")} at 1 Gbit/s.
 
 ## Verdicts
 

@@ -125,6 +125,12 @@ class Ranks(RunCase):
         self.assertEqual(sorted(p.name for p in self.run_dir(config).glob("trace*")), [f"trace.rank{r}.json" for r in range(8)])
         for rank in range(8):
             self.check_trace(rank, self.run_dir(config) / f"trace.rank{rank}.json", sites)
+        # A line's waits are those of its own step, also the last one, in which control sums the counters themselves.
+        events = [e for e in json.loads((self.run_dir(config) / "trace.rank0.json").read_text())["traceEvents"] if e["ph"] == "X"]
+        spans = [e for e in events if e["name"].startswith("step ")]
+        for line, span in zip(steps, spans, strict=True):
+            waits = [e["dur"] for e in events if e["name"] == "wait control" and span["ts"] <= e["ts"] <= span["ts"] + span["dur"]]
+            self.assertAlmostEqual(float(line["comm"]["control"]["exposed_ms"]), sum(waits) / 1e3, delta=0.05, msg=span["name"])
 
     def check_trace(self, rank, path, sites):
         trace = json.loads(path.read_text())

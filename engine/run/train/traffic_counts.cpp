@@ -34,6 +34,14 @@ void take_counters(Replica& r, TrafficCounts& counts) {
   if (DeviceTraffic* const device = r.mesh()->device()) device->take_findings(sum, r.stream());
 }
 
+void take_control_time(Replica& r, TrafficCounts& counts) {
+  if (r.mesh() == nullptr) return;
+  SiteCounters& control = r.mesh()->counters(Site::kControl);
+  SiteCounters& sum = counts.sites[static_cast<size_t>(Site::kControl)];
+  sum.busy_ns += std::exchange(control.busy_ns, 0);
+  sum.exposed_ns += std::exchange(control.exposed_ns, 0);
+}
+
 void add_findings(Replica& r, TrafficCounts& counts) {
   DeviceTraffic* const device = r.mesh() != nullptr ? r.mesh()->device() : nullptr;
   if (device == nullptr) return;

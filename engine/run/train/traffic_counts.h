@@ -19,6 +19,9 @@ struct TrafficCounts {
 // Moves this rank's counters into `counts` and starts them again at zero; puts its bytes and its non-finite messages
 // into buffers().sums, for control.sum. Nothing may be under way. A replica without mesh counts nothing.
 void take_counters(Replica& replica, TrafficCounts& counts);
+// Adds the time of what control has done since. The sum behind take_counters cannot carry its own bytes, so these count
+// for the next step, but whoever waits for it waits within this one.
+void take_control_time(Replica& replica, TrafficCounts& counts);
 // Adds what device coders have found up to then. Waits for the device; throws Error(kBadData) for a bad payload.
 void add_findings(Replica& replica, TrafficCounts& counts);
 

@@ -23,6 +23,8 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   Replica& r = replica_;
   prepare(micro_batches);
   const Call call{micro_batches, next_micro, progress, timer};
+  TrafficCounts between;
+  take_control_time(r, between);  // what ranks waited for each other between the steps is no part of this one
   StepOutcome outcome;
   const OptimConfig& optim = r.config().optim;
   const int64_t consumed = progress.consumed_samples;
@@ -231,6 +233,7 @@ void TrainStep::control(StepOutcome& outcome) {
   r.ports().control.sum(sums, r.stream()).wait(r.stream());
   double total[kSumCount];
   r.read(sums, total);
+  take_control_time(r, outcome);
   add_findings(r, outcome);
   r.exec().state->check_faults(r.stream());
   outcome.read_totals(total);

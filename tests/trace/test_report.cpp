@@ -439,6 +439,33 @@ TEST(Report, SpikesAndSlowRanksAreListed) {
   EXPECT_NE(html.find("<td>5</td><td>4.9500</td><td>3.2500</td><td>12.5</td><td>applied</td>"), std::string::npos);
 }
 
+// What evaluates and does not train: train_iters 0, or a load that has them all.
+TEST(Report, AnEvaluationAloneIsShown) {
+  const test::Scratch scratch;
+  create_run_directory(scratch / "r");
+  test::spill(metrics_path(scratch / "r"),
+              "{\"step\":0,\"eval_loss\":3.25,\"perplexity\":25.79,\"eval_loss_by_position\":[4,3,2.75]}\n");
+  const RunData run = load_run(scratch / "r");
+  for (const std::string& problem : run.problems) EXPECT_EQ(problem.find("no training step"), std::string::npos);
+  const std::string page = report_page({run});
+  expect_sound_page(page);
+  EXPECT_NE(page.find("<b>3.2500</b>"), std::string::npos);
+  EXPECT_NE(page.find("<h3>Loss by position"), std::string::npos);
+  EXPECT_EQ(page.find("training loss"), std::string::npos);
+}
+
+TEST(Report, TilesSayWhatTheStepsSay) {
+  const test::Scratch scratch;
+  create_run_directory(scratch / "r");
+  test::spill(metrics_path(scratch / "r"),
+              "{\"step\":1,\"loss\":4,\"step_ms\":10}\n{\"step\":2,\"loss\":9,\"step_ms\":20,\"skipped\":true,"
+              "\"spike\":{\"spreads\":12,\"median\":4}}\n{\"step\":2,\"eval_loss\":null}\n");
+  const std::string page = report_page({load_run(scratch / "r")});
+  EXPECT_NE(page.find("<b>15 ms</b><em>median; 95 % within 19.5 ms</em>"), std::string::npos);  // of two: their mean
+  EXPECT_NE(page.find("<b>1</b><em>losses that jumped</em>"), std::string::npos);
+  EXPECT_NE(page.find("<b>–</b><em>none was finite</em>"), std::string::npos);
+}
+
 TEST(Report, ARepeatedStepCountsOnce) {
   const test::Scratch scratch;
   create_run_directory(scratch / "r");

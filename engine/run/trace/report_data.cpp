@@ -201,7 +201,7 @@ void load_metrics(RunData& run) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   reader.finish(!content.empty() && content.back() != '\n');
-  if (run.steps.empty()) run.problems.push_back("metrics.jsonl holds no training step yet");
+  if (run.steps.empty() && run.evals.empty()) run.problems.push_back("metrics.jsonl holds no training step yet");
 }
 
 // "block_int, 4 bits, block 128, hadamard, error_feedback": the codec, and the fields that rules of it differ in.

@@ -25,14 +25,19 @@ std::string tiles(const RunData& run) {
   const Figures f = figures_of(run);
   std::string out = "<div class=\"tiles\">";
   const int64_t planned = run.status ? run.status->total_steps : 0;
-  out += tile(std::to_string(f.steps) + (planned > 0 ? " / " + std::to_string(planned) : ""), "steps",
-              count_or_dash(f.tokens) + " tokens");
-  out += tile(number("%.4f", f.loss), "training loss", "mean of the last steps");
+  if (!run.steps.empty()) {
+    out += tile(std::to_string(f.steps) + (planned > 0 ? " / " + std::to_string(planned) : ""), "steps",
+                count_or_dash(f.tokens) + " tokens");
+    out += tile(number("%.4f", f.loss), "training loss", "mean of the last steps");
+  }
   if (!run.evals.empty()) {
     out += tile(number("%.4f", f.last_eval), "evaluation loss",
-                "best " + number("%.4f", f.best_eval) + " at step " + std::to_string(f.best_eval_step));
+                std::isfinite(f.best_eval)
+                    ? "best " + number("%.4f", f.best_eval) + " at step " + std::to_string(f.best_eval_step)
+                    : "none was finite");
     out += tile(number("%.4g", f.perplexity), "perplexity", "at the last evaluation");
   }
+  if (run.steps.empty()) return out + "</div>";  // a run that evaluates and does not train
   out += tile(count_or_dash(f.tokens_per_s), "tokens per second", "median");
   out += tile(ms_text(f.step_ms), "time per step", "median; 95 % within " + ms_text(f.step_ms_p95));
   out += tile(number("%.3g", f.tflops), "model TFLOP/s per rank",
@@ -42,8 +47,13 @@ std::string tiles(const RunData& run) {
     out += tile(format_bytes(f.wire), "sent over the wire",
                 f.logical > 1.005 * f.wire ? number("%.2f", f.logical / f.wire) + " times less than uncompressed"
                                            : "rank 0, uncompressed");
-  out +=
-      tile(std::to_string(f.skipped), "skipped steps", f.skipped == 0 ? "all numbers finite" : "non-finite gradients");
+  const int64_t jumped = std::count_if(run.steps.begin(), run.steps.end(),
+                                       [](const StepPoint& p) { return p.skipped && !std::isnan(p.spike_spreads); });
+  out += tile(std::to_string(f.skipped), "skipped steps",
+              f.skipped == 0        ? "all numbers finite"
+              : jumped == 0         ? "non-finite gradients"
+              : jumped == f.skipped ? "losses that jumped"
+                                    : "non-finite, or a loss that jumped");
   out += tile(format_duration(f.hours * 3600), "time in steps");
   return out + "</div>";
 }
@@ -347,6 +357,8 @@ std::string header(const RunData& run) {
 
 std::string run_section(const RunData& run) {
   std::string out = "<section>" + header(run) + notices(run, false);
+  if (run.steps.empty() && !run.evals.empty())
+    out += tiles(run) + "<div class=\"charts\">" + position_chart_of(run) + "</div>";
   if (!run.steps.empty()) {
     const std::span<const RunData> one(&run, 1);
     out += tiles(run) + "<div class=\"charts\">" + loss_chart(run, "step") + loss_chart(run, "wall_s") +

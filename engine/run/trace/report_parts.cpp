@@ -28,9 +28,10 @@ namespace {
 double quantile(std::vector<double> v, double q) {
   std::erase_if(v, [](double x) { return !std::isfinite(x); });
   if (v.empty()) return kNone;
-  const auto at = static_cast<size_t>(q * static_cast<double>(v.size() - 1) + 0.5);
-  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(at), v.end());
-  return v[at];
+  std::sort(v.begin(), v.end());
+  const double at = q * static_cast<double>(v.size() - 1);  // between two values: as far as it is on the way
+  const auto below = static_cast<size_t>(at);
+  return std::lerp(v[below], v[std::min(below + 1, v.size() - 1)], at - static_cast<double>(below));
 }
 
 }  // namespace

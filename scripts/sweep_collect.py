@@ -28,7 +28,7 @@ import sweep_svg
 from measured import build_folder
 from sweep_store import StoreError, read_object, write_atomic
 
-LAST = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "loss_scale"}  # the last value says it
+LAST = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "loss_scale", "wall_s"}  # the last value says it
 COMPARED = ("eval_loss", "train_loss", "tokens_per_s", "step_ms", "model_tflops_per_rank", "samples_per_s", "exposed_ms", "wire_bytes", "wire_bytes_total",
             "run_wire_bytes_total", "memory_peak_bytes")
 SUMMED = ("wire_bytes", "logical_bytes", "wire_bytes_total", "logical_bytes_total", "encode_ms", "decode_ms", "busy_ms", "exposed_ms")

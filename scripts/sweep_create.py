@@ -149,7 +149,7 @@ def create(plan, directory, build, say=print):
                     write_point(sweep, point, build)
             check(sweep, sweep.points(), build)
     except OSError as e:
-        raise sweep_store.StoreError(f"{e.filename or directory}: {e.strerror}") from None
+        raise sweep_store.StoreError(f"{e.filename or directory}: {e.strerror}", 74) from None
     return sweep
 
 

@@ -106,7 +106,7 @@ class Runner:
         self.most = min(jobs or 10**6, 10**6 if at_once == "auto" else at_once)
         self.explicit = at_once != "auto" or jobs is not None
         self.cores = sweep_process.usable_cores()
-        self.running, self.not_before = {}, {}
+        self.running, self.not_before, self.done = {}, {}, set()  # done: ids of finished points; reading thousands of files for a line would slow the runs
         self.signals = 0
         self.signal_name = ""
         # The name belongs to the folder, so that the next runner finds what a killed one has left.
@@ -146,6 +146,7 @@ class Runner:
 
     def loop(self):
         queue = [p for p in self.points() if self.is_open(p)]
+        self.done = {p.id for p in self.points() if self.sweep.status(p.id)["state"] == "finished"}
         while queue or self.running:
             if self.signals:
                 queue = []
@@ -254,7 +255,8 @@ class Runner:
             sweep.set_status(id_, state="failed", code=78, reason=f"{changed}; put it back (remove the file), or make a point of it in the plan", ended=now())
             return self.tell(point)
         if sweep.says_finished(id_):  # by hand, meanwhile
-            return self.finish(point, "finished by hand")
+            self.finish(point, "finished by hand")
+            return self.tell(point)
         front = None
         if point.launcher["kind"] == "lab":
             try:
@@ -349,11 +351,12 @@ class Runner:
 
     def tell(self, point):
         status = self.sweep.status(point.id)
-        states = [self.sweep.status(p.id)["state"] for p in self.points()]
+        if status["state"] == "finished":
+            self.done.add(point.id)
         steps = sweep_store.recent_steps(self.sweep.run_dir(point.id), 1)
         loss = f", loss {steps[-1]['loss']:.4f}" if steps and isinstance(steps[-1].get("loss"), float) else ""
         reason = status["reason"].replace("\n", "; ")
-        self.say(f"[{states.count('finished')}/{len(states)}] {point.id} {status['state']}" +
+        self.say(f"[{len(self.done)}/{len(self.points())}] {point.id} {status['state']}" +
                  (f" after {status['step']} steps{loss}, {status['seconds']:.1f} s" if status["state"] in ("finished", "preempted", "timeout") else "") +
                  (f": {reason}" if reason else ""))
 

@@ -77,9 +77,11 @@ def write_atomic(path, text, mode=0o644):
             os.fchmod(f.fileno(), mode)
             os.fsync(f.fileno())
         os.rename(temporary, path)
-    except BaseException:
+    except BaseException as e:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(e, OSError):
+            e.filename = path  # a full disk does not say which file
         raise
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -245,7 +247,7 @@ def hold(directory, what):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
-            raise StoreError(f"{path}: {e.strerror}") from None
+            raise StoreError(f"{path}: {e.strerror}", 74) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

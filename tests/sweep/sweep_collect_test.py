@@ -20,7 +20,7 @@ import sweep_html
 class Rows(Folder):
     def test_a_row_has_every_number(self):
         lines = [
-            update(i, loss, ms, comm={"dp.gradient": site(100 * i, 4.0 * i, 800), "control": site(1, 0.5)})
+            update(i, loss, ms, wall_s=10 * i, comm={"dp.gradient": site(100 * i, 4.0 * i, 800), "control": site(1, 0.5)})
             for i, (loss, ms) in enumerate([(9, 500), (8, 400), (7, 300), (6, 30), (5, 10), (4, 20)], 1)
         ]
         lines.insert(3, {"step": 3, "eval_loss": 6.5, "perplexity": 600.0, "eval_ms": 3.0, "eval_tokens": 64, "split": "valid"})
@@ -60,6 +60,7 @@ class Rows(Folder):
             "grad_norm": 1,
             "memory_peak_bytes": 106,
             "step": 6,
+            "wall_s": 60,
             "consumed_tokens": 6000,
             "loss": 4,
             "train_loss": 4,

@@ -174,7 +174,8 @@ def dry_run(train, config_file, ranks):
         return -1, f"not done after {DRY_RUN_LIMIT_S} s"
     said = done.stderr.decode(errors="replace").strip()
     said = re.sub(r"\Aerror: (the configuration has \d+ problems?\n)?", "", said)
-    return done.returncode, re.sub(r"(?m)^" + re.escape(config_file) + r":\d+:\d+: ", "", said)
+    # It may be said of several points, or be a file that goes away.
+    return done.returncode, re.sub(r"(?m)^" + re.escape(config_file) + r":\d+:\d+: ", "", said).replace(config_file, "config.json")
 
 
 def environment():

@@ -120,7 +120,7 @@ def parse(name, text):
 def read(path, shown=None):
     """parse of a file; one that cannot be read is a TextError too."""
     try:
-        with open(path, encoding="utf-8") as f:
+        with open(path, encoding="utf-8-sig") as f:  # editors of Windows put a mark in front, which `train` skips, too
             text = f.read()
     except OSError as e:
         raise TextError(f"{shown or path}: {e.strerror}") from None

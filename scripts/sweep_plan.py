@@ -203,7 +203,7 @@ class Expansion:
             return False
         seen = []
         for value in values:
-            if any(value == s and type(value) is type(s) for s in seen):
+            if any(value == s and isinstance(value, bool) == isinstance(s, bool) for s in seen):
                 self.bad(self.at(holder, key), f'"{key}": the value {json.dumps(value)} is there twice; two equal points are one run')
             seen.append(value)
             self.check_value(holder, key, value)
@@ -427,7 +427,7 @@ def read(path, shown=None):
     shown = shown or path
     try:
         value = sweep_json.read(path, shown)
-        with open(path, encoding="utf-8") as f:
+        with open(path, encoding="utf-8-sig") as f:
             text = f.read()
         keys = sweep_config.Keys()
     except (sweep_json.TextError, OSError) as e:

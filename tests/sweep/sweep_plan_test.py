@@ -39,6 +39,7 @@ BAD_PLANS = [
     ("grid of a value", {"grid": {"lr": 0.1}}, '"lr": must be a list of values'),
     ("empty axis", {"grid": {"lr": []}}, '"lr": must be a list of values to go through, at least one'),
     ("value twice", {"grid": {"lr": [0.1, 0.2, 0.1]}}, "the value 0.1 is there twice"),
+    ("value twice, once with a point", {"grid": {"train_iters": [2, 2.0]}}, "the value 2.0 is there twice"),
     ("unknown configuration key", {"grid": {"train_itters": [1]}}, 'unknown configuration key "train_itters" (nearest: train_iters)'),
     ("unknown key in set", {"set": {"compresion.preset": "none"}}, 'unknown configuration key "compresion.preset" (nearest: compression.preset)'),
     ("unknown key inside of a value", {"grid": {"compression": [{"presett": "none"}]}}, 'unknown configuration key "compression.presett"'),
@@ -129,6 +130,18 @@ class Plans(SweepCase):
 
     def test_null_is_the_default(self):
         self.assertEqual(self.read(launcher=None, baseline=None).launcher["kind"], "local")
+
+    def test_a_byte_order_mark_is_skipped(self):
+        base, mark = self.here / "base.json", b"\xef\xbb\xbf"
+        base.write_bytes(mark + (ROOT / "configs" / "gpt2_tiny.json").read_bytes())
+        path = self.write({"configs": [str(base)]})
+        path.write_bytes(mark + path.read_bytes())
+        self.assertEqual(len(sweep_plan.read(str(path)).points), 1)
+
+    def test_a_refusal_names_no_file_that_is_gone(self):
+        code, out, err = self.sweep(self.write({"grid": {"precision": ["fp32"]}, "set": {"bf16": {"enabled": True}}}), "--dry-run")
+        self.assertEqual(code, 1, err)
+        self.assertRegex(out, r'contradicts "precision" at config\.json:\d+')
 
     def test_order(self):
         plan = self.read(grid={"lr": [1e-3, 2e-3], "@ranks": [1, 2]}, zip={"weight_decay": [0.1, 0.2], "min_lr": [0, 1e-4]},

@@ -60,7 +60,7 @@ class Ranks(RunCase):
         self.assertFalse(any("attention_imbalance" in m for m in read_metrics(self.run_dir(alone))))
         imbalance = {}
         for name, ranks, more in (("ring", 3, {"context_parallel_size": 3, "cp_comm_type": "p2p"}),
-                                  ("gather", 6, {"context_parallel_size": 3, "model_parallel_size": 2}),
+                                  ("gather", 6, {"context_parallel_size": 3, "model_parallel_size": 2, "trace": True, "trace_steps": 1}),
                                   ("heads", 4, {"context_parallel_size": 2, "cp_comm_type": "a2a", "pipe_parallel_size": 2, "seq_length": 48}),
                                   ("chunks", 1, {"sequence_chunk_size": 16})):
             config = self.config(name, **{**keys, **more})
@@ -74,6 +74,8 @@ class Ranks(RunCase):
                     self.assertEqual(a is None, b is None, f"{name} {i}")
                     if a is not None:
                         self.assertAlmostEqual(float(a), float(b), delta=1e-4 * float(a), msg=f"{name} {i}")
+            if "trace" in more:
+                self.assertIn('"rank 3: stage 0, data 0, context 1, tensor 1"', (self.run_dir(config) / "trace.rank3.json").read_text())
         self.assertEqual(imbalance["ring"], imbalance["gather"])
         self.assertEqual(len(imbalance["ring"]), 10)
         self.assertTrue(all(1 < r < 3 for r in imbalance["ring"]), imbalance)

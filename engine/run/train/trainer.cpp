@@ -223,9 +223,12 @@ class Trainer {
         job_.local_size() == job_.size(), [&] { job_.control().barrier(); },
         [&](const std::string& text) { return job_.control().share(text); });
     trace_->align(clock.origin_ns, clock.offset_ns, clock.note);
-    const Coordinates& at = replica_->layout().at;
-    trace_->describe("rank " + std::to_string(job_.rank()) + ": stage " + std::to_string(at.pipeline) + ", data " +
-                     std::to_string(at.data) + ", tensor " + std::to_string(at.tensor));
+    const RankLayout& layout = replica_->layout();
+    const int context = layout.mesh.context;
+    trace_->describe("rank " + std::to_string(job_.rank()) + ": stage " + std::to_string(layout.at.pipeline) +
+                     ", data " + std::to_string(layout.data_rank()) +
+                     (context > 1 ? ", context " + std::to_string(layout.at.data % context) : "") + ", tensor " +
+                     std::to_string(layout.at.tensor));
     first_step_ = progress_.step + 1;
     step_->set_node_sink(
         [this](const PlanNode& node, StepTimer::Clock::time_point from, StepTimer::Clock::time_point to) {

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "engine/base/core/error.h"
 
@@ -108,6 +109,20 @@ TEST(MachineFile, WhatMemoryCostsIsPerKibibyte) {
   EXPECT_DOUBLE_EQ(m.from_memory.residual, 2e-9);
   EXPECT_DOUBLE_EQ(m.from_memory.decode, 0.5e-9);
   EXPECT_EQ(m.from_memory.message, 0.0);
+}
+
+// Codecs were measured at 1 and at 64 MiB, messages at 4 and at 64: a rank that holds less than the one pays nothing.
+TEST(MachineFile, WhatMemoryCostsDependsOnWhatARankHolds) {
+  const FromMemory all = {.encode = 1.0, .residual = 2.0, .decode = 4.0, .message = 8.0};
+  for (const auto& [mib, coding, sending] :
+       {std::tuple(0.0, 0.0, 0.0), std::tuple(1.0, 0.0, 0.0), std::tuple(4.0, 1.0 / 3.0, 0.0),
+        std::tuple(8.0, 0.5, 0.25), std::tuple(16.0, 2.0 / 3.0, 0.5), std::tuple(1e4, 1.0, 1.0)}) {
+    const FromMemory some = all.of_rank(mib * 1048576.0);
+    EXPECT_NEAR(some.encode, coding, 1e-12) << mib;
+    EXPECT_NEAR(some.residual, 2.0 * coding, 1e-12) << mib;
+    EXPECT_NEAR(some.decode, 4.0 * coding, 1e-12) << mib;
+    EXPECT_NEAR(some.message, 8.0 * sending, 1e-12) << mib;
+  }
 }
 
 TEST(MachineFile, RatesByWork) {

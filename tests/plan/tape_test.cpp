@@ -93,7 +93,8 @@ double work_of(const Tape& tape) {
   return seconds;
 }
 
-// No cache holds gradients and weights from one of their operations to the next; activations have just been computed.
+// No cache holds gradients and weights of a large model from one of their operations to the next; activations have just
+// been computed.
 TEST(Tape, GradientsAndWeightsComeFromMemory) {
   Cluster near, far;
   near.nodes = 2;
@@ -102,7 +103,7 @@ TEST(Tape, GradientsAndWeightsComeFromMemory) {
   far.machine.from_memory = {.encode = 1e-9, .residual = 1e-9, .decode = 1e-9, .message = 1e-9};
   for (const char* preset : {"none", "bf16_wire", "thinwire"}) {
     const std::string compression = std::string("compression.preset=") + preset;
-    const RunConfig data = config_of({compression, "zero_optimization.stage=1"}, 2, 1);
+    const RunConfig data = config_of({compression, "zero_optimization.stage=1", "hidden_size=1024"}, 2, 1);
     const Tape beside = record_tape(data, near, 0, 3), tape = record_tape(data, far, 0, 3);
     EXPECT_EQ(beside.sent(1), tape.sent(1)) << preset;
     const double longer = (work_of(tape) - work_of(beside)) / 3.0;

@@ -111,6 +111,14 @@ double RateCurve::at(double amount) const {
   return width > 0.0 ? y0 + (y1 - y0) * ((place(amount) - place(x0)) / width) : y1;
 }
 
+FromMemory FromMemory::of_rank(double bytes) const {
+  const auto part = [&](double near) {
+    return std::clamp(std::log(std::max(bytes, 1.0) / near) / std::log(64.0 * kMiB / near), 0.0, 1.0);
+  };
+  const double coding = part(kMiB), sending = part(4.0 * kMiB);
+  return {coding * encode, coding * residual, coding * decode, sending * message};
+}
+
 OpTime Machine::op_time(const std::string& op, double op_flops, double op_bytes) const {
   const auto& curves = op_flops > 0.0 ? products : passes;
   const double amount = op_flops > 0.0 ? op_flops : op_bytes;

@@ -51,6 +51,9 @@ struct CodecRates {
 // fp32; with a residual, too), to decode, to send or receive as it is.
 struct FromMemory {
   double encode = 0.0, residual = 0.0, decode = 0.0, message = 0.0;
+  // Of it what a rank takes that holds so many bytes: none where the near ones of scripts/calibrate would hold them,
+  // all from the far ones on, and between the two by the logarithm.
+  FromMemory of_rank(double bytes) const;
 };
 
 struct Machine {

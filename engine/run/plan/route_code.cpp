@@ -103,8 +103,8 @@ void RouteCode::add_exchange(const GroupLane& lane, std::span<const int> to, std
 void RouteCode::add_rounds(const RoundCodec& codec, int64_t count) {
   const CodecRates rates = cluster_.machine.codec(codec.name());
   const double bytes = 4.0 * static_cast<double>(count);
-  const FromMemory& more = cluster_.machine.from_memory;
-  work(rates.encode_time(bytes, 1.0) + rates.decode_time(bytes, 1.0), bytes * (more.encode + more.decode));
+  work(rates.encode_time(bytes, 1.0) + rates.decode_time(bytes, 1.0),
+       bytes * (from_memory_.encode + from_memory_.decode));
 }
 
 // One route.
@@ -216,13 +216,13 @@ class RouteCompiler {
   }
   // What a call takes longer from memory: to read a piece for it (a residual or a reference beside it), to write one.
   double reading(int call, int64_t count) const {
-    const FromMemory& more = code_.cluster_.machine.from_memory;
+    const FromMemory& more = code_.from_memory_;
     if (coder(call) == nullptr) return plain_bytes(call, count) * more.message;
     const bool two = coder(call)->traits().stateful || coder(call)->value_difference();
     return fp32_bytes(count) * (more.encode + (two ? more.residual : 0.0));
   }
   double writing(int call, int64_t count) const {
-    const FromMemory& more = code_.cluster_.machine.from_memory;
+    const FromMemory& more = code_.from_memory_;
     return coder(call) == nullptr ? plain_bytes(call, count) * more.message : fp32_bytes(count) * more.decode;
   }
   double plain_bytes(int call, int64_t count) const {

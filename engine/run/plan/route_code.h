@@ -25,6 +25,8 @@ class RouteCode {
   // most_pieces: of a slice, as in record_tape.
   RouteCode(Tape& tape, const Cluster& cluster, int most_pieces)
       : tape_(tape), cluster_(cluster), most_pieces_(most_pieces) {}
+  // Of the rank, before anything is added: how far off its tensors are.
+  void rank_holds(double bytes) { from_memory_ = cluster_.machine.from_memory.of_rank(bytes); }
   void add_route(const GroupLane& lane, const RouteRun& run);
   void add_exchange(const GroupLane& lane, std::span<const int> to, std::span<const int> from, int64_t bytes);
   void add_rounds(const RoundCodec& codec, int64_t count);
@@ -45,6 +47,7 @@ class RouteCode {
 
   Tape& tape_;
   const Cluster& cluster_;
+  FromMemory from_memory_;
   int most_pieces_;
   int route_ = 0;  // of what is being told
   bool cyclic_ = false;

@@ -48,6 +48,7 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
     tape_.events.back().seconds += time.alone;
     tape_.events.back().loaded += time.loaded;
   }
+  void rank_holds(double bytes) { code_.rank_holds(bytes); }
   void node(const PlanNode& node) {
     tape_.events.push_back({.kind = TapeKind::kNode,
                             .node = node.kind,
@@ -120,6 +121,7 @@ Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int 
   const WatchedTable table = make_watched_table(rehearsal_ops());
   StepRehearsal rehearsal(config, layout_of(config, rank, nodes_of(cluster, ranks)), &recorder);
   Replica& replica = rehearsal.replica();
+  recorder.rank_holds(static_cast<double>(replica.memory().total()));
   replica.use_exec(make_watched_exec(table, replica.device(), replica.exec(), recorder));
   rehearsal.take_steps(
       static_cast<int>(config.accumulation), steps,

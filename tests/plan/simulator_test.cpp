@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/run/config/load_config.h"
@@ -274,12 +275,13 @@ TEST(Simulator, EarlyMessagesTakeMemory) {
   }
 }
 
-// b works 20 ms and answers, a 5 ms beside it; the later b polls, the less of that they share.
+// b works 20 ms and answers, a 5 ms beside it; the later b polls, the less of that they share. It polls at the latest
+// when a waits, too.
 TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
   Cluster cluster = free_cluster(2, 0.0);
   cluster.shared_cores = 1;
   for (double silence : {0.0, 0.0064})
-    for (double late : {0.0, 0.01}) {
+    for (double late : {0.0, 0.002, 0.01}) {
       cluster.machine.crowded_yield = silence > 0.0 ? 0.0 : 2.0 * late;  // who has waited long sleeps
       cluster.machine.crowded_wake = silence > 0.0 ? late : 0.0;
       Hand a(0), b(1);
@@ -287,9 +289,25 @@ TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
         a.compute(silence).send(1, 8).issue().wait().compute(0.005).await(1, 8).issue().wait().step();
         b.await(0, 8).issue().wait().compute(0.02).send(0, 8).issue().wait().step();
       }
-      EXPECT_NEAR(run({a, b}, cluster).step_seconds, silence + (late > 0.0 ? 0.01 + 0.02 : 0.025), 1e-6)
+      const Simulation s = run({a, b}, cluster);
+      EXPECT_NEAR(s.step_seconds, silence + 0.025, 1e-6) << silence << " " << late;
+      EXPECT_NEAR(s.actors[1].exposed[static_cast<size_t>(Site::kDpGradient)], silence + std::min(late, 0.005), 1e-6)
           << silence << " " << late;
     }
+}
+
+// A message's own costs are from a ping-pong whose ranks spin; who has waited for long sleeps, and notices later.
+TEST(Simulator, WhoSpinsNoticesAtOnce) {
+  Cluster cluster = free_cluster(2, 0.0);
+  cluster.machine.waiter_seconds = 1e-3;
+  for (const double silence : {20e-6, 0.0064}) {
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s) {
+      a.compute(silence).send(1, 8).issue().wait().await(1, 8).issue().wait().step();
+      b.await(0, 8).issue().wait().send(0, 8).issue().wait().step();
+    }
+    EXPECT_NEAR(run({a, b}, cluster).step_seconds, silence + (silence > 1e-3 ? 2e-3 : 0.0), 1e-6);
+  }
 }
 
 // a and b work in turn: on one core each is slowed by the polls of the other, which waits.

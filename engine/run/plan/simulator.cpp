@@ -67,6 +67,7 @@ class Engine {
       for (FairPool& host : hosts_)
         if (host.next() <= now_)
           for (int owner : host.advance(now_)) work_is_over(owner / 2, owner % 2 == 0);
+      give_cores_back();
       for (FairPool& network : links_.networks)
         if (network.next() <= now_)
           for (int flow : network.advance(now_)) flow_is_over(flow);
@@ -388,13 +389,13 @@ class Engine {
   }
 
   // Seconds until the waiting thread polls: it does so, yielding its core meanwhile, for as long as the message can
-  // take, then it sleeps for a part of the silence (progress.cpp: Patience).
+  // take, as in the ping-pong that a message's costs are from; then it sleeps for a part of the silence (progress.cpp:
+  // Patience).
   double seconds_to_poll(const Actor& me, int a, bool crowded) const {
     const Machine& m = cluster_.machine;
     const double bytes = me.operation >= 0 ? operation(a, me.operation).bytes : 0.0;
     const double quiet = now_ - me.quiet_since;
-    if (quiet < 50e-6 + std::min(bytes * 1e-9, 20e-3))
-      return m.waiter_seconds + (crowded ? m.crowded_yield / 2.0 : 0.0);
+    if (quiet < 50e-6 + std::min(bytes * 1e-9, 20e-3)) return crowded ? m.crowded_yield / 2.0 : 0.0;
     return m.waiter_seconds + std::min(quiet / 64.0, m.longest_nap / 8.0) + (crowded ? m.crowded_wake : 0.0);
   }
 
@@ -407,6 +408,7 @@ class Engine {
     const bool crowded = hosts_[static_cast<size_t>(me.host)].full(me.core);
     if (me.mode == Mode::kOver || me.mode == Mode::kWaits || me.mode == Mode::kIssues) {
       queue_.push({now_ + (me.moving >= 0 ? 0.0 : seconds_to_poll(me, a, crowded)), ++numbers_, -1, a, op});
+      if (crowded && me.moving < 0) displaced_.emplace_back(a, op);
       me.quiet_since = now_;
       return;
     }
@@ -418,8 +420,19 @@ class Engine {
     queue_.push({now_ + nap / 2.0 + (crowded ? m.crowded_wake : 0.0), ++numbers_, -1, a, op});
   }
 
+  // Whose core another one works on has it when that one waits, too, and no later.
+  void give_cores_back() {
+    std::erase_if(displaced_, [&](const auto& waiting) {
+      const auto [a, op] = waiting;
+      if (hosts_[static_cast<size_t>(actor(a).host)].full(actor(a).core)) return false;
+      queue_.push({now_, ++numbers_, -1, a, op});
+      return true;
+    });
+  }
+
   void notice(int a, int op) {
     Actor& me = actor(a);
+    std::erase(displaced_, std::pair(a, op));
     const auto at = std::find(me.unnoticed.begin(), me.unnoticed.end(), op);
     if (at != me.unnoticed.end()) {
       me.unnoticed.erase(at);
@@ -546,7 +559,8 @@ class Engine {
   std::vector<GroupState> group_states_;
   std::vector<Line> lines_;
   std::map<int, int> host_numbers_;
-  std::map<int, int> waiters_;   // by core of shared_cores
+  std::map<int, int> waiters_;                  // by core of shared_cores
+  std::vector<std::pair<int, int>> displaced_;  // actor, operation: can go on, and another one has the core
   std::vector<FairPool> hosts_;  // owners: twice an actor for its compute thread, 1 more for who moves its messages
   PathLog log_;
 };

@@ -192,6 +192,10 @@ class Help(unittest.TestCase):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (1, "error: calibrate: /nowhere: no such folder\n"))
 
+    def test_calibrate_knows_attention_with_fewer_heads(self):
+        products = script("calibrate").with_fewer_heads({"matmul": [[8.0, 5.0]], "attention_forward": [[8.0, 1.0, 2.0], [16.0, 3.0, 4.0]]})
+        self.assertEqual(products, {"matmul": [[8.0, 5.0]], "attention_forward": [[2.0, 1.0, 2.0], [4.0, 1.0, 2.0], [8.0, 1.0, 2.0], [16.0, 3.0, 4.0]]})
+
     def test_what_is_not_there_is_one_line(self):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "trace.rank0.json").write_text('[{"ph": "X", "tid": 1, "ts": 0, "dur": 5, "name": "1"}, {"ph": "M", "name": "thread_name", "tid": 1, "args": {"name": "steps"}}]')

@@ -159,8 +159,8 @@ TEST(MegatronArgs, FlagsThatTakeADefaultBack) {
         "--disable-bf16-reduced-precision-matmul", "--distributed-timeout-seconds-after-init 60"})
     EXPECT_EQ(message_of(kSmall + flag), "accepted") << flag;
   // What would change numbers, or what is trained on, is refused.
-  for (const char* flag : {"--no-fp8-wgrad", "--iterations-to-skip 3 4", "--quick-geglu", "--sample-rate 0.5",
-                           "--decrease-batch-size-if-needed", "--pretrained-checkpoint x", "--qk-l2-norm"})
+  for (const char* flag : {"--no-fp8-wgrad", "--quick-geglu", "--sample-rate 0.5", "--decrease-batch-size-if-needed",
+                           "--pretrained-checkpoint x", "--qk-l2-norm"})
     EXPECT_NE(message_of(kSmall + flag).find("not supported"), std::string::npos) << flag;
 }
 
@@ -176,6 +176,8 @@ TEST(MegatronArgs, Comments) {
 TEST(MegatronArgs, ValuesOfRealScripts) {
   const RunConfig c = load(kSmall + "--eval-iters -1").run;
   EXPECT_EQ(c.eval_iters, 0);
+  EXPECT_EQ(load(kSmall + "--iterations-to-skip 4 3").run.iterations_to_skip, (std::set<int64_t>{3, 4}));
+  EXPECT_EQ(load(kSmall + "--iterations-to-skip 7").run.iterations_to_skip, (std::set<int64_t>{7}));
   for (const char* tokenizer : {"Llama2Tokenizer", "GPTSentencePieceTokenizer"})
     EXPECT_EQ(load(kSmall + "--tokenizer-model x/tokenizer.model --tokenizer-type " + std::string(tokenizer))
                   .values.at("tokenizer"),

@@ -137,6 +137,16 @@ TEST(MetricsLog, NonFiniteIsNullWithAWord) {
   EXPECT_FALSE(json::parse(to_json_line(step_record(3))).contains("loss_text"));
 }
 
+TEST(MetricsLog, ANamedStepHasNoLoss) {
+  StepRecord r = step_record(3);
+  r.loss = r.grad_norm = std::nan("");
+  r.skipped = r.listed = true;
+  const json j = json::parse(to_json_line(r));
+  EXPECT_TRUE(j["loss"].is_null() && j["grad_norm"].is_null() && j["non_finite"].is_null());
+  EXPECT_EQ(j["skipped_by"], "iterations_to_skip");
+  EXPECT_FALSE(j.contains("loss_text") || j.contains("grad_norm_text"));
+}
+
 TEST(MetricsLog, EvaluationLine) {
   EvalRecord e;
   e.step = 200;

@@ -73,6 +73,12 @@ TEST(Progress, ASpikeIsNamed) {
   EXPECT_NE(format_step_line(r, 0, {}).find(" | SKIPPED spike of 12 spreads | lr "), std::string::npos);
 }
 
+TEST(Progress, ANamedStepHasNoNumbers) {
+  StepRecord r = record();
+  r.skipped = r.listed = true;
+  EXPECT_EQ(format_step_line(r, 5000, 20160.0), "step 120/5000 | SKIPPED by iterations_to_skip");
+}
+
 TEST(Progress, EvalLine) {
   EvalRecord e;
   e.step = 200;

@@ -1,4 +1,5 @@
-# Losses that jump: noticed on the step itself, skipped without a trace where the run asks for it, and judged alike behind a resume.
+# Losses that jump: noticed on the step itself, skipped without a trace where the run asks for it, and judged alike behind a resume. And steps
+# that iterations_to_skip names.
 from run_support import RunCase, generations, main, read_generation, read_metrics
 
 KEYS = {"train_iters": 24, "save_interval": 1, "num_layers": 1, "hidden_size": 16, "seq_length": 16, "spike_window": 16, "eval_iters": 0}
@@ -65,6 +66,37 @@ class Spikes(RunCase):
         self.train(killed, faults=jump(15), expect=0)
         self.assertEqual(self.flagged(killed), ([15], [15]))
         self.assert_same_run(whole, killed)
+
+    def test_steps_that_are_named_are_left_out(self):
+        # As spikes of the same steps are: samples count, neither schedule nor moments do. The last step, too.
+        layouts = [(1, {"precision": "fp16"}), (2, {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3},
+                                                    "lr_schedule_unit": "samples", "lr_decay_iters": 80})]
+        for ranks, keys in layouts:
+            spiked, named = (self.config(f"{name}_{ranks}", spike=spike, async_save=False, **KEYS, **keys) for name, spike in (("spiked", "skip"), ("named", "off")))
+            self.train(spiked, faults=jump(15, 16, 24), expect=0, ranks=ranks)
+            # The first life knows of none; the second one dies between the two.
+            self.train(named, faults=[{"at": "step.begin", "step": 15, "do": "kill9"}], ranks=ranks)
+            skip = "iterations_to_skip=[16, 15, 24]"
+            self.train(named, skip, faults=[{"at": "step.begin", "step": 16, "do": "kill9"}], ranks=ranks)
+            done = self.train(named, skip, expect=0, ranks=ranks)
+            self.assertIn("step 16 is left out: iterations_to_skip names it", done.err)
+            self.assertIn("step 24/24 | SKIPPED by iterations_to_skip\n", done.out)
+            a, b = self.steps(spiked), self.steps(named)
+            self.assertEqual([(s["step"], s["loss"], s["skipped_by"]) for s in b if s["skipped"]],
+                             [(n, None, "iterations_to_skip") for n in (15, 16, 24)])
+            self.assertFalse({"loss_text", "grad_norm_text", "spike"} & {k for s in b for k in s})
+            same = ["step", "consumed_samples", "consumed_tokens", "lr", "loss_scale", "skipped"]
+            self.assertEqual([[s[k] for k in same] for s in a], [[s[k] for k in same] for s in b])
+            self.assertEqual([(s["loss"], s["grad_norm"]) for s in a if not s["skipped"]], [(s["loss"], s["grad_norm"]) for s in b if not s["skipped"]])
+            counted = [{k: v for k, v in read_generation(self.state_after(c, 24))["integers"].items() if not k.startswith("spike/")} for c in (spiked, named)]
+            self.assertEqual(*counted)
+            self.assert_same_state(self.state_after(spiked, 24), self.state_after(named, 24), tensors_only=True)
+
+    def test_all_steps_may_be_left_out(self):
+        config = self.config("none", iterations_to_skip=[1, 2, 3], save_interval=1, train_iters=3, extra_save_iters=[0])
+        self.train(config, expect=0)
+        self.assertEqual([s["consumed_samples"] for s in self.steps(config)], [4, 8, 12])
+        self.assert_same_state(self.state_after(config, 0), self.state_after(config, 3), tensors_only=True)
 
 
 if __name__ == "__main__":

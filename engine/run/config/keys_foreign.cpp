@@ -295,7 +295,6 @@ KeyTopic refused_keys() {
   refuse("samples are drawn in Megatron's order from the first", "dataloader_type", {"\"single\""});
   refuse("a run begins with its first sample; finetune starts anew from a checkpoint's weights",
          "consumed_train_samples skipped_train_samples phase_transition_iterations", {"0"});
-  refuse("steps are not skipped by their numbers; spike=skip drops those whose loss jumps", "iterations_to_skip");
   refuse("name the checkpoint itself, in a run_dir of its own: load=DIR/step_000400", "ckpt_step", {"0"});
   refuse("FSDP is zero_optimization.stage here", R"(
         use_torch_fsdp2 use_custom_fsdp use_megatron_fsdp data_parallel_sharding_strategy

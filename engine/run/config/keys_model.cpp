@@ -181,6 +181,10 @@ KeyTopic numerics_keys() {
           "Steps in a row that spike skip drops; the next one is taken for a real shift: it is applied, and the window "
           "begins anew.",
           {.bounds = {1, 1e9}, .unit = "steps"}),
+      key("iterations_to_skip", kListKey | kIntKey, "[]",
+          "Steps, counted from 1, that read their batch and do nothing else: samples count, the learning rate stands "
+          "still.",
+          {.bounds = {1, 1e12}, .unit = "steps"}),
       model("hidden_dropout", kRealKey, "0.0",
             "Dropout after the embedding and on each branch (Megatron's default is 0.1).",
             {.bounds = {0, 1, false, true}}),

@@ -94,6 +94,14 @@ void Resolver::run(const std::string& stem) {
   for (const nlohmann::json& step : known({"extra_save_iters"}) ? value("extra_save_iters") : nlohmann::json::array())
     if (const double number = step.get<double>(); number != std::floor(number))
       fail({"extra_save_iters"}, step.dump() + " is not a whole number");
+  if (known({"iterations_to_skip"})) {
+    const nlohmann::json said = value("iterations_to_skip");
+    const nlohmann::json steps = said.is_array() ? said : nlohmann::json::array({said});
+    for (const nlohmann::json& step : steps)
+      if (const double n = step.is_number() ? step.get<double>() : 0.0; n < 1.0 || n > 1e12 || n != std::floor(n))
+        fail({"iterations_to_skip"}, shown(step) + " is no step: they are whole numbers, from 1 on");
+    set("iterations_to_skip", steps);
+  }
   if (known({"keep_last_n_checkpoints"}) && integer("keep_last_n_checkpoints") == 1)
     note("keep_last_n_checkpoints", "at least 2 verified checkpoints stay");
   if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))

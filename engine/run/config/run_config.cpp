@@ -274,6 +274,7 @@ RunConfig to_run_config(const Values& values) {
   c.spike.window = r.integer("spike_window");
   c.spike.threshold = r.real("spike_threshold");
   c.spike.budget = r.integer("spike_budget");
+  for (const double step : r.at("iterations_to_skip")) c.iterations_to_skip.insert(static_cast<int64_t>(step));
   c.straggler_interval = r.integer("straggler_interval");
   c.straggler_ratio = r.real("straggler_ratio");
   c.accumulation = r.integer("gradient_accumulation_steps");

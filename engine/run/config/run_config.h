@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,10 +75,11 @@ struct RunConfig {
 
   int64_t train_iters = 0;
   SpikeConfig spike;
-  int64_t straggler_interval = 100;  // steps between comparisons of the ranks' times; 0: none
-  int64_t adapt_interval = 1000;     // compression.adapt: updates from a decision to the next trials; 0: never
-  double straggler_ratio = 1.5;      // to the median, from which a rank is named
-  int64_t accumulation = 1;          // micro-batches per step and rank (without ramp)
+  std::set<int64_t> iterations_to_skip;  // steps, from 1 on, that read their batch and do nothing else
+  int64_t straggler_interval = 100;      // steps between comparisons of the ranks' times; 0: none
+  int64_t adapt_interval = 1000;         // compression.adapt: updates from a decision to the next trials; 0: never
+  double straggler_ratio = 1.5;          // to the median, from which a rank is named
+  int64_t accumulation = 1;              // micro-batches per step and rank (without ramp)
   int64_t eval_interval = 0, eval_iters = 0;
   int64_t log_interval = 10;
   int64_t weight_hash_interval = 0;       // 0: never

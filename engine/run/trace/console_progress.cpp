@@ -67,6 +67,7 @@ std::string format_scientific(double value) {
 std::string format_step_line(const StepRecord& r, int64_t total_steps, std::optional<double> eta_seconds) {
   std::string line = "step " + std::to_string(r.step);
   if (total_steps > 0) line.append("/").append(std::to_string(total_steps));
+  if (r.listed) return line + " | SKIPPED by iterations_to_skip";
   line += printed(" | loss %.4f | gnorm %.2f", r.loss, std::fabs(r.grad_norm));
   if (r.spike_spreads)
     line += (r.skipped ? " | SKIPPED spike" : " | SPIKE") + printed(" of %.0f spreads", *r.spike_spreads);

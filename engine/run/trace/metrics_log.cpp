@@ -91,11 +91,15 @@ std::string to_json_line(const StepRecord& r) {
   j["step"] = r.step;
   j["consumed_samples"] = r.consumed_samples;
   j["consumed_tokens"] = r.consumed_tokens;
-  put_spelled(j, "loss", r.loss);
+  const auto put_computed = [&](const char* key, double v) {
+    r.listed ? void(j[key] = nullptr) : put_spelled(j, key, v);
+  };
+  put_computed("loss", r.loss);
   j["lr"] = number(r.lr);
-  put_spelled(j, "grad_norm", r.grad_norm);
+  put_computed("grad_norm", r.grad_norm);
   j["loss_scale"] = number(r.loss_scale);
   j["skipped"] = r.skipped;
+  if (r.listed) j["skipped_by"] = "iterations_to_skip";
   j["wall_s"] = number(r.wall_s);
   j["step_ms"] = number(r.step_ms);
   j["samples_per_s"] = number(r.samples_per_s);

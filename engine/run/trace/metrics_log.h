@@ -50,8 +50,10 @@ struct StepRecord {
   double lr = 0.0;         // that the optimizer used in this step
   double grad_norm = 0.0;  // global L2 norm before clipping
   double loss_scale = 1.0;
-  bool skipped = false;  // non-finite, or a spike: no state was changed
-  double wall_s = 0.0;   // since the run's first start, restarts included
+  bool skipped = false;  // non-finite, a spike, or listed: no state was changed
+  // iterations_to_skip names it: loss and grad_norm are null alone, and "skipped_by" names the key, absent otherwise.
+  bool listed = false;
+  double wall_s = 0.0;  // since the run's first start, restarts included
   double step_ms = 0.0;
   double samples_per_s = 0.0;
   double tokens_per_s = 0.0;

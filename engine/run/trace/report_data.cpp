@@ -110,6 +110,7 @@ class MetricsReader {
                 .memory_bytes = get(j, "memory_peak_bytes"),
                 .skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>(),
                 .non_finite = get_text(j, "non_finite")};
+    if (const std::string key = get_text(j, "skipped_by"); !key.empty()) p.non_finite = "none: " + key;
     if (const auto spike = j.find("spike"); spike != j.end() && spike->is_object())
       p.spike_spreads = get(*spike, "spreads"), p.spike_median = get(*spike, "median");
     if (const auto time = j.find("time_ms"); time != j.end() && time->is_object()) {

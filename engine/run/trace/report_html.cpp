@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <span>
+#include <string_view>
 
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/report_parts.h"
@@ -47,13 +49,18 @@ std::string tiles(const RunData& run) {
     out += tile(format_bytes(f.wire), "sent over the wire",
                 f.logical > 1.005 * f.wire ? number("%.2f", f.logical / f.wire) + " times less than uncompressed"
                                            : "rank 0, uncompressed");
-  const int64_t jumped = std::count_if(run.steps.begin(), run.steps.end(),
-                                       [](const StepPoint& p) { return p.skipped && !std::isnan(p.spike_spreads); });
+  std::set<std::string_view> why;
+  for (const StepPoint& p : run.steps) {
+    if (!p.skipped) continue;
+    const bool named = p.non_finite.starts_with("none: ");
+    why.insert(named                         ? "named by iterations_to_skip"
+               : std::isnan(p.spike_spreads) ? "non-finite gradients"
+                                             : "losses that jumped");
+  }
   out += tile(std::to_string(f.skipped), "skipped steps",
-              f.skipped == 0        ? "all numbers finite"
-              : jumped == 0         ? "non-finite gradients"
-              : jumped == f.skipped ? "losses that jumped"
-                                    : "non-finite, or a loss that jumped");
+              why.empty()       ? "all numbers finite"
+              : why.size() == 1 ? std::string(*why.begin())
+                                : "why is said below");
   out += tile(format_duration(f.hours * 3600), "time in steps");
   return out + "</div>";
 }

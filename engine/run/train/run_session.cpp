@@ -333,7 +333,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.consumed_tokens = progress.consumed_tokens;
   r.loss = outcome.loss, r.lr = outcome.lr, r.grad_norm = outcome.grad_norm, r.loss_scale = outcome.loss_scale;
   r.attention_imbalance = outcome.attention_imbalance;
-  r.skipped = outcome.skipped, r.non_finite = outcome.non_finite;
+  r.skipped = outcome.skipped, r.listed = outcome.listed, r.non_finite = outcome.non_finite;
   r.wall_s = status_->wall_seconds();
   r.step_ms = step_ms;
   r.samples_per_s = static_cast<double>(samples) / step_ms * 1e3;
@@ -350,7 +350,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
     r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));
   }
   r.comm = site_records(run, outcome);
-  r.revisions = std::exchange(begun_, "");
+  if (!r.listed) r.revisions = std::exchange(begun_, "");
   if (outcome.spike.spike) r.spike_spreads = outcome.spike.spreads, r.spike_median = outcome.spike.median;
   if (stragglers) {
     r.stragglers = stragglers->named;
@@ -359,12 +359,13 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
     status_->stragglers(std::move(lines));
   }
   metrics_->write(r);
-  tensorboard_->scalars(r.step, {{"train/loss", r.loss},
-                                 {"train/lr", r.lr},
-                                 {"train/grad_norm", r.grad_norm},
-                                 {"train/loss_scale", r.loss_scale},
-                                 {"speed/tokens_per_s", r.tokens_per_s},
-                                 {"speed/model_tflops", r.model_tflops_per_rank}});
+  if (!r.listed)
+    tensorboard_->scalars(r.step, {{"train/loss", r.loss},
+                                   {"train/lr", r.lr},
+                                   {"train/grad_norm", r.grad_norm},
+                                   {"train/loss_scale", r.loss_scale},
+                                   {"speed/tokens_per_s", r.tokens_per_s},
+                                   {"speed/model_tflops", r.model_tflops_per_rank}});
   console_->step(r);
   status_->running(r.step);
 }

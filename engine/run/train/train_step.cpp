@@ -4,11 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
 namespace thinwire {
+namespace {
+
+double rate_of_step(const OptimConfig& optim, const TrainProgress& progress) {
+  return learning_rate(optim,
+                       optim.by_samples ? progress.consumed_samples - progress.skipped_samples : progress.updates);
+}
+
+}  // namespace
 
 TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica), unit_steps_(replica.store()) {
   const Plan plan = make_plan(replica.layout().pipeline, replica.layout().at.pipeline);
@@ -26,9 +35,8 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   TrafficCounts between;
   take_control_time(r, between);  // what ranks waited for each other between the steps is no part of this one
   StepOutcome outcome;
-  const OptimConfig& optim = r.config().optim;
   const int64_t consumed = progress.consumed_samples;
-  outcome.lr = learning_rate(optim, optim.by_samples ? consumed - progress.skipped_samples : progress.updates);
+  outcome.lr = rate_of_step(r.config().optim, progress);
   outcome.loss_scale = scaler.scale();
   const float scale = static_cast<float>(outcome.loss_scale);
   r.write(r.buffers().dlogits_scale, &scale, sizeof scale);
@@ -61,6 +69,22 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
     if (r.mesh() != nullptr) r.mesh()->clock().step = progress.updates;  // an evaluation's, too
   }
   if (!outcome.spike.skip) scaler.update(outcome.skipped);  // which a spike says nothing to
+  return outcome;
+}
+
+StepOutcome TrainStep::leave_out(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
+                                 const LossScaler& scaler, StepTimer& timer) {
+  prepare(micro_batches);
+  StepOutcome outcome;
+  outcome.lr = rate_of_step(replica_.config().optim, progress);
+  outcome.loss_scale = scaler.scale();
+  outcome.loss = outcome.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  outcome.skipped = outcome.listed = true;
+  const int64_t consumed = progress.consumed_samples;
+  read_batches(micro_batches - 1, {micro_batches, next_micro, progress, timer});
+  batches_.clear();
+  ++progress.step, ++progress.skipped;
+  progress.skipped_samples += progress.consumed_samples - consumed;
   return outcome;
 }
 

@@ -25,7 +25,8 @@ struct StepOutcome : TrafficCounts {
   double grad_norm = 0.0;  // global L2 norm before clipping, without the loss scale; of momenta where they are summed
   double lr = 0.0;
   double loss_scale = 1.0;  // that this step used
-  bool skipped = false;     // non-finite: nothing was updated
+  bool skipped = false;     // nothing was updated: non-finite, a spike, or listed
+  bool listed = false;      // iterations_to_skip names it: loss and norm are NaN, for nothing was computed
   std::string
       non_finite;      // name of the first tensor whose gradient is not finite, or "loss"; empty where it is a spike
   SpikeVerdict spike;  // its skip is part of `skipped`
@@ -63,6 +64,9 @@ class TrainStep {
   // Runs one step of `micro_batches` per data-parallel rank. next_micro() gives this rank's in consumption order.
   StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
                   LossScaler& scaler, StepTimer& timer);
+  // Instead of run(): reads the batch, counts the step and its samples, and does nothing else. Sends nothing.
+  StepOutcome leave_out(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
+                        const LossScaler& scaler, StepTimer& timer);
 
   // Judges the loss of every step, and may skip it; outlives the steps. nullptr: none does.
   void set_spike_guard(SpikeGuard* guard) { spike_guard_ = guard; }

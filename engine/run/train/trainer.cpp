@@ -319,10 +319,32 @@ class Trainer {
       job_.mesh()->progress().set_activity(what + std::string(" after step ") + std::to_string(progress_.step));
   }
 
+  // A step of iterations_to_skip. The wishes on which the sums of other steps agree are asked for here.
+  void leave_out_step() {
+    const auto start = Clock::now();
+    const StepOutcome outcome = step_->leave_out(
+        static_cast<int>(loader_->micro_steps_at(progress_.consumed_samples)), [this] { return next_micro(); },
+        progress_, *scaler_, timer_);
+    stop_agreed_ = job_.control().agree_max(wish_to_stop()) != 0;
+    save_agreed_ = job_.control().agree_max(wish_to_save()) != 0;
+    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    session_.record_step(outcome, progress_, timer_, ms, 0, std::nullopt);
+    timer_.reset();
+    log_info("step " + std::to_string(progress_.step) + " is left out: iterations_to_skip names it");
+    faults_.reach("step.end");
+  }
+
+  Batch next_micro() {
+    std::optional<Batch> batch = loader_->next();
+    TW_CHECK(batch.has_value(), "the data ended before train_iters");
+    return std::move(*batch);
+  }
+
   void take_step() {
     now_doing("training");
     faults_.set_step(progress_.step + 1);
     faults_.reach("step.begin");
+    if (run_.iterations_to_skip.contains(progress_.step + 1)) return leave_out_step();
     if (const float poison = faults_.poison(); poison != 0.0f) {
       // Into one that the step adds to: others it writes anew.
       const ParamStore& store = replica_->store();
@@ -337,13 +359,8 @@ class Trainer {
     const int64_t before = progress_.consumed_samples;
     stepped_ = true;
     const StepOutcome outcome = step_->run(
-        static_cast<int>(loader_->micro_steps_at(before)),
-        [&] {
-          std::optional<Batch> batch = loader_->next();
-          TW_CHECK(batch.has_value(), "the data ended before train_iters");
-          return std::move(*batch);
-        },
-        progress_, *scaler_, timer_);
+        static_cast<int>(loader_->micro_steps_at(before)), [this] { return next_micro(); }, progress_, *scaler_,
+        timer_);
     stop_agreed_ = outcome.stop, save_agreed_ = outcome.save;
     const auto end = Clock::now();
     const double ms = std::chrono::duration<double, std::milli>(end - start).count();

@@ -521,18 +521,5 @@ TEST(OneBitAdam, TheFirstUpdateIsAlwaysPlain) {
   });
 }
 
-TEST(OneBitAdam, AVarianceThatIsNotLoadedIsRefused) {
-  run_local_ranks(1, [&](Transport& transport) {
-    try {
-      Engine engine(transport,
-                    overrides_of(4, {"train_micro_batch_size_per_gpu=4", "load=somewhere", "no_load_optim=true"}));
-      FAIL();
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ExitCode::kBadConfig);
-      EXPECT_NE(std::string(e.what()).find("no_load_optim"), std::string::npos);
-    }
-  });
-}
-
 }  // namespace
 }  // namespace thinwire::one_bit_adam_test

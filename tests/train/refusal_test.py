@@ -194,11 +194,12 @@ class Refusals(RunCase):
         with self.subTest("finetune may change the data and the sequence"):
             new = self.config("tuned2", train_iters=2, load=str(self.run_dir(old)), finetune=True, split="60,40,0", seed=8, train_batch_size=8)
             self.train(new, expect=0)
-        with self.subTest("no_load_optim keeps the step, not the moments"):
+        with self.subTest("no_load_optim keeps the step, not the moments or the place in the schedule"):
             new = self.config("bare", train_iters=12, save_interval=2, load=str(self.run_dir(old)), no_load_optim=True)
             self.train(new, expect=0)
             steps, reference = facts(self.run_dir(new))[0], facts(self.run_dir(alone))[0][6:]
             self.assertEqual((steps[0]["step"], steps[0]["loss"]), (7, reference[0]["loss"]))
+            self.assertEqual([s["lr"] for s in steps], [s["lr"] for s in facts(self.run_dir(alone))[0][:6]])
             self.assertNotEqual(steps[1]["loss"], reference[1]["loss"])
         with self.subTest("moments that begin anew are corrected by their own age, across a restart, too"):
             keys = dict(train_iters=12, save_interval=1, load=str(self.run_dir(old)), no_load_optim=True, weight_decay=0, lr=1e-3, warmup=0,

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "engine/base/core/check.h"
-#include "engine/base/core/error.h"
 
 namespace thinwire {
 
@@ -13,11 +12,6 @@ MomentumSender::MomentumSender(const RunConfig& config, const ParamStore& store,
     : store_(store), optimizer_(optimizer), beta1_(config.optim.beta1) {
   warmup_ = 1;
   for (const SiteRule& rule : config.compression.at(Site::kDpGradient)) warmup_ = std::max(warmup_, rule.warmup_steps);
-  if (config.no_load_optim && !config.finetune && !config.load.empty()) {
-    throw_bad_config(
-        "compression.sends: momentum needs the variance that no_load_optim leaves out; load the optimizer's state, or "
-        "say finetune=true to start with a warm-up of its own");
-  }
   TW_CHECK(config.optim.kind == OptimizerKind::kAdamW && optimizer.pieces().size() == store.owned().size());
 }
 

@@ -24,8 +24,7 @@ namespace thinwire {
 // code needs a hand-made mask for parameters whose gradient is always zero, or they are thrown out by scale / eps.
 class MomentumSender final : public SentValue {
  public:
-  // store and optimizer outlive this. Throws Error(kBadConfig) where weights are loaded without the optimizer's state
-  // in mid-run: no variance would be learned.
+  // store and optimizer outlive this.
   MomentumSender(const RunConfig& config, const ParamStore& store, const Optimizer& optimizer);
 
   // Before a step. steps: applied so far.

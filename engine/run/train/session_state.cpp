@@ -78,6 +78,9 @@ bool RunSession::go_on_from(const VerifiedCheckpoint& found, const RunState& sta
   if (!found.manifest.integers.contains(kSkippedSamples)) options.unwanted_prefixes.push_back(kSkippedSamples);
   load_checkpoint(found, state.visit(false), options, job_.control());
   complete_progress(found.manifest, config_.run.data, state.progress);
+  // The schedule is part of the optimizer's state, as in NeoX and Megatron: it begins anew, and so do warm-ups and
+  // ramps of the rules, whose states were left behind, too.
+  if (!with_optimizer) state.progress.updates = 0, state.progress.skipped_samples = state.progress.consumed_samples;
   if (with_optimizer) adopt_residuals(found, state.replica);
   return replica_loaded;
 }

@@ -71,6 +71,8 @@ class Hangs(RunCase):
         moment, victim, expected = place
         name = f"{moment}_{victim}"
         config = self.config(name, **KEYS, train_iters=3, save_interval=0, start_timeout_s=4)
+        self.run_dir(config).mkdir()
+        (self.run_dir(config) / "status.json").write_text(json.dumps({"state": "preempted", "code": 75, "total_steps": 77, "started": "2020-01-01T00:00:00Z"}))
         start = time.monotonic()
         done = run_program("train", "--config", config, cwd=self.here, ranks=RANKS, limit=60,
                            extra={**PRELOADED, "THINWIRE_MPI_STOP": f"{victim}:{moment}"})
@@ -81,6 +83,7 @@ class Hangs(RunCase):
         status = json.loads((self.run_dir(config) / "status.json").read_text()) if (self.run_dir(config) / "status.json").exists() else {}
         # At the last barrier all is done, and rank 0 has said so.
         good = status.get("state") == "finished" if moment == "last" else (status.get("code"), status.get("requeue")) == (71, True)
+        good = good and status["total_steps"] == 3  # of this life
         wrong += [] if good else [f"status {status}"]
         return f"{name}: {'; '.join(wrong)}\n{done}" if wrong else None
 

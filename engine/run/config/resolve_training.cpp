@@ -279,6 +279,13 @@ void Resolver::schedule() {
     set("lr_decay_iters", std::max<int64_t>(1, integer("train_iters")));
   if (!known({"lr_decay_iters"})) return;
   const int64_t decay = integer("lr_decay_iters");
+  // The steps of a checkpoint, which is not known yet, may have taken other batches.
+  const bool by_batch =
+      given("train_samples") != nullptr && given("lr_decay_iters") == nullptr && is("lr_schedule_unit", "steps");
+  const std::string length = "lr_decay_iters " + str(decay) +
+                             (by_batch ? " (train_samples / train_batch_size: say lr_decay_iters where a run goes on "
+                                         "that has taken other batches)"
+                                       : "");
   if (!broken("warmup") && !broken("lr_warmup_iters")) {
     // NeoX warms up while steps <= warmup * lr_decay_iters. The small addend undoes the binary rounding of fractions
     // like 0.01.
@@ -287,8 +294,8 @@ void Resolver::schedule() {
     set("warmup", nullptr);
     if (integer("lr_warmup_iters") > decay)
       fail({"lr_warmup_iters", "lr_warmup_samples", "lr_decay_iters"},
-           "warm-up of " + str(integer("lr_warmup_iters")) + " " + text("lr_schedule_unit") +
-               " is longer than lr_decay_iters " + str(decay) + ": shorten it, or say warmup=0.01, a share of them");
+           "warm-up of " + str(integer("lr_warmup_iters")) + " " + text("lr_schedule_unit") + " is longer than " +
+               length + ": shorten it, or say warmup=0.01, a share of them");
   }
   if (known({"min_lr", "optimizer.params.lr"}) && real("min_lr") > real("optimizer.params.lr"))
     fail({"min_lr", "optimizer.params.lr"}, "min_lr " + shown(value("min_lr")) + " is above the peak learning rate " +
@@ -305,7 +312,7 @@ void Resolver::schedule() {
       fail({"lr_wsd_decay_iters", "lr_decay_style"}, "lr_decay_style wsd needs lr_wsd_decay_iters");
     else if (known({"lr_warmup_iters"}) && integer("lr_wsd_decay_iters") + integer("lr_warmup_iters") > decay)
       fail({"lr_wsd_decay_iters", "lr_wsd_decay_samples"},
-           "warm-up and final decay together are longer than lr_decay_iters " + str(decay));
+           "warm-up and final decay together are longer than " + length);
   }
   const Setting* momentum = given("optimizer.params.momentum");
   if (momentum != nullptr && momentum->value.get<double>() != 0.0 && !is("optimizer.type", "sgd"))

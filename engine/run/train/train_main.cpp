@@ -1,5 +1,6 @@
 // The program `train`: reads its command line and configuration, then prices, prints or trains.
 #include <CLI/CLI.hpp>
+#include <ctime>
 #include <functional>
 #include <iostream>
 
@@ -172,10 +173,11 @@ int run(const Options& o, int argc, char** argv) {
     return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, nullptr, argc, argv));
   }
   ResolvedConfig config;
-  const auto write_end = [&config](const std::string& message, ExitCode code) {
+  const auto write_end = [&config, began = utc_text(std::time(nullptr))](const std::string& message, ExitCode code) {
     StatusFile file(status_path(config.run.run_dir), config.run.train_iters);
-    // A resume with another batch size has counted the steps anew.
-    if (file.last() && file.last()->total_steps > 0) file.plans_steps(file.last()->total_steps);
+    // What this life wrote: a resume with another batch size has counted the steps anew.
+    if (file.last() && file.last()->started >= began && file.last()->total_steps > 0)
+      file.plans_steps(file.last()->total_steps);
     file.ended(code, last_step(config.run.run_dir), message);
   };
   const auto write_lost = [&](const std::string& message) { write_end(message, ExitCode::kHungPeer); };

@@ -163,7 +163,7 @@ def test_exit_codes():
     lab("exec", "h0", "--", "sh", "-c", "exit 9", code=9)
     lab("exec", "h0", "--", "/no/such/program", code=127)
     for arguments, code in ((("up", "--hosts", "0"), 64), (("run", "-n", "2"), 64), (("exec", "h7", "--", "true"), 64),
-                            (("link", "h0", "sideways"), 64), (("rate", "fast"), 1), (("up", "--hosts", "2"), 1),
+                            (("link", "h0", "sideways"), 64), (("rate", "fast"), 64), (("up", "--hosts", "2"), 1),
                             (("run", "-n", "9", "-ppn", "4", "--", "true"), 1), (("nonsense",), 64)):
         done = lab(*arguments, code=code)
         assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: lab: "), done.stderr

@@ -4,10 +4,10 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <thread>
 
 #include "data/tokenizer/tokenize_files.h"
 #include "data/tokenizer/tokenize_progress.h"
+#include "engine/base/core/cpus.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/program.h"
 
@@ -94,7 +94,7 @@ std::string spec_of_files(const std::string& type, const std::string& vocab, con
 int run(int argc, char** argv) {
   TokenizeOptions options;
   options.json_keys.clear();
-  options.workers = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+  options.workers = std::min(usable_cpus(), 8);
   std::string spec, type, vocab, merges;
   bool quiet = false;
   CLI::App app("Turns text into token files for training.", "tokenize");
@@ -127,7 +127,7 @@ int run(int argc, char** argv) {
   app.add_flag("--skip-bad-lines", options.skip_bad_lines,
                "Count .jsonl lines that are no JSON or lack the key instead of stopping");
   app.add_option("--workers", options.workers,
-                 "Threads that encode, else one a core, 8 at most; the output does not depend on it")
+                 "Threads that encode, else one a usable core, 8 at most; the output does not depend on it")
       ->check(CLI::Range(1, 256));
   app.add_flag("--quiet", quiet, "No progress and no summary");
   if (const auto code = parse_command_line(app, "tokenize", argc, argv)) return *code;

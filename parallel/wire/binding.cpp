@@ -7,20 +7,19 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/cpus.h"
 #include "engine/base/core/file.h"
 #include "parallel/wire/handshake.h"
 
 namespace thinwire {
 namespace {
 
-using CpuSets = std::array<cpu_set_t, 16>;  // one is for 1,024 processors
-constexpr int kMostCpus = 16 * CPU_SETSIZE;
+using CpuSets = std::array<cpu_set_t, kMostCpus / CPU_SETSIZE>;
 constexpr int kTag = kTags - 1;
 using Mask = std::array<unsigned char, kMostCpus / 8>;
 
@@ -30,16 +29,6 @@ std::vector<int> list_of(const Mask& mask) {
     if ((mask[static_cast<size_t>(i / 8)] >> (i % 8) & 1) != 0) cpus.push_back(i);
   }
   return cpus;
-}
-
-// The first words of a file; empty where it is missing.
-std::string words_in(const std::string& path) {
-  char text[256] = {};
-  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
-    text[std::fread(text, 1, sizeof text - 1, file)] = 0;
-    std::fclose(file);
-  }
-  return text;
 }
 
 // -1 where the file is missing or holds no number.
@@ -129,40 +118,6 @@ int cpus_per_rank(const std::vector<std::vector<int>>& masks, int local_rank) {
   return ranks == 0 ? 0 : static_cast<int>(all.size()) / ranks;
 }
 
-std::vector<int> allowed_cpus() {
-  CpuSets sets{};
-  std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof sets, sets.data()) != 0) return cpus;  // more CPUs than these hold: unknown
-  for (int i = 0; i < kMostCpus; ++i) {
-    if (CPU_ISSET_S(static_cast<size_t>(i), sizeof sets, sets.data())) cpus.push_back(i);
-  }
-  return cpus;
-}
-
-int cpu_quota(const std::string& root) {
-  double least = 1 << 20;
-  const auto limit = [&](double quota, double period) {
-    if (quota > 0.0 && period > 0.0) least = std::min(least, std::max(1.0, quota / period));
-  };
-  std::ifstream groups(root + "/proc/self/cgroup");  // lines of "0::/path", or "3:cpu,cpuacct:/path" of version 1
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string names = line.substr(first + 1, second - first - 1);
-    if (!names.empty() && ("," + names + ",").find(",cpu,") == std::string::npos) continue;
-    const std::string mount = root + "/sys/fs/cgroup/" + names;
-    // A container may see its own group as the root of what is mounted, whatever path is told.
-    for (std::string path = line.substr(second + 1);; path.resize(std::min(path.size(), path.rfind('/')))) {
-      const std::string folder = mount + (path == "/" ? "" : path);
-      double quota = 0.0, period = 0.0;
-      if (std::sscanf(words_in(folder + "/cpu.max").c_str(), "%lf %lf", &quota, &period) == 2) limit(quota, period);
-      limit(number_in(folder + "/cpu.cfs_quota_us"), number_in(folder + "/cpu.cfs_period_us"));
-      if (path.empty() || path == "/") break;
-    }
-  }
-  return static_cast<int>(least);
-}
-
 std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
   std::vector<Cpu> list;
   for (int number : numbers) {
@@ -178,7 +133,7 @@ CpuShare bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keep
   const std::vector<int> allowed = allowed_cpus();
   const int quota = cpu_quota() / place.local_size;
   if (place.local_size == 1)  // it shares with nobody
-    return {{}, std::max(1, std::min(quota, static_cast<int>(allowed.size())))};
+    return {{}, usable_cpus()};
   Mask mine{};
   for (int cpu : allowed) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
   std::vector<Mask> masks(static_cast<size_t>(place.local_size));

@@ -34,19 +34,12 @@ struct Cpu {
 std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int local_rank,
                              const std::vector<Cpu>& machine);
 
-// CPUs that the calling thread may run on, ascending.
-std::vector<int> allowed_cpus();
 // What /sys says of them; CPUs of which it says nothing are left out.
 std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
 
 // How many CPUs a rank may count on: those that it and the ranks beside it may use, over these ranks; 0: ranks have to
 // share one. masks: as above, of this rank at least one.
 int cpus_per_rank(const std::vector<std::vector<int>>& masks, int local_rank);
-
-// CPUs' worth of time that this process's control group may use (cpu.max, cpu.cfs_quota_us; a container's --cpus), the
-// least of the group and those above it; 1 at least. No limit, or none known: 1 << 20. root: in front of /proc and
-// /sys.
-int cpu_quota(const std::string& root = "");
 
 struct CpuShare {
   std::vector<int> bound;  // the chosen CPUs; empty: nothing was changed

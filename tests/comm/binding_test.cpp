@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "engine/base/core/cpus.h"
 #include "tests/support/local_world.h"
 #include "tests/support/scratch_directory.h"
 

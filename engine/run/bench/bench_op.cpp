@@ -4,9 +4,9 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <vector>
 
+#include "engine/base/core/cpus.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/text.h"
 #include "engine/run/bench/bench_op_cases.h"
@@ -210,7 +210,7 @@ double ms_of(const std::function<void()>& run, Workbench& w) {
 }  // namespace
 
 int bench_op(const std::string& filter, const std::string& device, int threads, bool json) {
-  if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (threads <= 0) threads = usable_cpus();
   bool all_ok = true, any = false;
   std::string names;
   std::vector<NamedCase> cases = all_cases(false);

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/base/core/cpus.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
 #include "engine/run/train/rank_layout.h"
@@ -54,7 +55,7 @@ Job::Job(Transport& transport) : transport_(&transport) {
   nodes_.assign(static_cast<size_t>(size()), 0);
   local_rank_ = rank(), local_size_ = size();
   if (size() == 1) return;
-  cpus_ = std::min(cpu_quota(), static_cast<int>(allowed_cpus().size())) / size();
+  cpus_ = usable_cpus() / size();
   progress_ = std::make_unique<Progress>(*transport_);
   control_ = make_control(*progress_, size(), nullptr);
 }

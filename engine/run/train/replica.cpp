@@ -6,6 +6,7 @@
 #include <exception>
 #include <vector>
 
+#include "engine/base/core/cpus.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/text.h"
@@ -14,7 +15,6 @@
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/token_positions.h"
 #include "model/rotary_tables.h"
-#include "parallel/wire/binding.h"
 
 namespace thinwire {
 namespace {
@@ -60,7 +60,7 @@ Ports ports_of(const RunConfig& config, const RankLayout& layout, Mesh* mesh) {
 
 int resolve_threads(const RunConfig& config) {
   if (config.threads_per_rank > 0) return static_cast<int>(config.threads_per_rank);
-  const int cores = std::max(1, std::min(cpu_quota(), static_cast<int>(allowed_cpus().size())));
+  const int cores = usable_cpus();
   const char* const asked = std::getenv("OMP_NUM_THREADS");
   const int wanted = asked != nullptr ? std::atoi(asked) : 0;
   return wanted > 0 ? std::min(cores, wanted) : cores;

@@ -325,6 +325,13 @@ TEST(GoodCompression, Notes) {
   EXPECT_EQ(note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"warmup_steps\": 10}}",
                  "compression.dp.gradient.warmup_steps"),
             "the rule never starts: train_iters is 10");
+  const std::string zfp = "\"compression\": {\"dp.gradient\": {\"codec\": \"zfp\", \"rate\": ";
+  for (const auto& [rate, noted] : std::map<std::string, bool>{
+           {"2.25}}", true}, {"[[0, 8], [5, 2.6]]}}", true}, {"2.75}}", false}, {"[[0, 8], [5, 4]]}}", false}})
+    EXPECT_EQ(note_at(load(zfp + rate, {}, {.ranks = 2}), "compression.dp.gradient.rate").find("decode to zero") !=
+                  std::string::npos,
+              noted)
+        << rate;
 }
 
 TEST(GoodCompression, ShippedOverlays) {

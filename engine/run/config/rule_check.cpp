@@ -195,6 +195,9 @@ class Check {
       std::set<int64_t> granules;
       for (const int64_t place : places) {
         const CodecSpec now = codec_at(c, place);
+        if (now.codec == "zfp" && now.real("rate") < 2.625)  // 10 bits a block
+          note({p + "rate"},
+               "leaves one bit at most beside the exponent of four values, so that nearly all decode to zero; say 4");
         const MadeCodec made = make_codec(now);
         if (!said && made.codec != nullptr) granules.insert(Coder(made.codec, now, r).granule());
       }

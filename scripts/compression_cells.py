@@ -109,7 +109,7 @@ def text(folder, build, given=None, source=fortunes):
     return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], facts
 
 
-SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+) bytes in (\d+) operations?, (\w+)(?:, 1/([\d.]+) of it by (.+))?\)$")
+SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+) bytes in (\d+) operations?, (\w+)(?:, (?:1/([\d.]+)|none) of it by (.+))?\)$")
 
 
 def predicted(build, keys, ranks):

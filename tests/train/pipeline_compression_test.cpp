@@ -255,5 +255,16 @@ TEST(GradientBits, AreWhatIsSentOnEveryRank) {
   EXPECT_NE(text.find("slack: dp.gradient, stage 1: "), std::string::npos) << text;
 }
 
+TEST(DryRun, NamesACodecThatSavesNothing) {
+  const auto said = [](const std::string& rate) {
+    return dry_run_text(
+        gradients(1, 4, 0.5,
+                  {"compression.rules=[{\"site\": \"dp.gradient\", \"codec\": \"zfp\", \"rate\": " + rate + "}]"})
+            .run);
+  };
+  EXPECT_NE(said("32").find("fp32, none of it by zfp(rate=32)"), std::string::npos) << said("32");
+  EXPECT_NE(said("16").find("fp32, 1/2.00 of it by zfp(rate=16)"), std::string::npos) << said("16");
+}
+
 }  // namespace
 }  // namespace thinwire::pipeline_compression_test

@@ -104,7 +104,9 @@ void print_sites(std::string& out, const RunConfig& c, const std::vector<StagePr
     if (site != Site::kControl) line += ", " + std::string(name_of(wire_dtype(c, site)));
     if (!exact) line = "at most " + line;
     if (const std::string name = compression_name(c, site); !name.empty() && most > 0)
-      line += printed(", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most)) + name;
+      line += plain == most  // what is not made smaller goes as it is
+                  ? ", none of it by " + name
+                  : printed(", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most)) + name;
     const std::string number = printed("%12.3f MiB", mib(static_cast<double>(most)));
     const std::string ms = rate > 0.0 ? printed(" %10.2f ms", 1e3 * static_cast<double>(most) / rate) : "";
     out += printed("  %-15s%s%s  (%s)\n", std::string(kSiteNames[s]).c_str(), number.c_str(), ms.c_str(), line.c_str());

@@ -24,6 +24,12 @@ TEST(OlderCheckpoints, SamplesOfSkippedStepsAreThoseThatTheScheduleDidNotCount) 
     complete_progress(manifest, data, progress);
     EXPECT_EQ(progress.skipped_samples, 3);
   }
+  // Seven steps of 5 samples, and now the batch is another.
+  TrainProgress progress;
+  progress.step = data.done_iters = 7, progress.updates = 5, progress.skipped = 2;
+  progress.consumed_samples = data.done_samples = 35;
+  complete_progress(Manifest(), data, progress);
+  EXPECT_EQ(progress.skipped_samples, 10);
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ namespace thinwire {
 void refuse_uncounted_moments(const VerifiedCheckpoint& found);
 
 // Fills in skipped_samples for older checkpoints, which lack it: the consumed samples beyond those of the first
-// `updates` steps, so that the schedule goes on from where it stood.
+// `updates` steps, so that the schedule goes on from where it stood; of other batches (DataConfig::done_iters) the
+// mean.
 void complete_progress(const Manifest& manifest, const DataConfig& data, TrainProgress& progress);
 
 // The parts of a run that checkpoints hold; they outlive what visit() returns.

@@ -53,7 +53,10 @@ void refuse_uncounted_moments(const VerifiedCheckpoint& found) {
 
 void complete_progress(const Manifest& manifest, const DataConfig& data, TrainProgress& progress) {
   if (manifest.integers.contains(kSkippedSamples)) return;
-  progress.skipped_samples = std::max<int64_t>(0, progress.consumed_samples - samples_after(data, progress.updates));
+  // Of steps that took other batches than now, the mean.
+  progress.skipped_samples =
+      data.done_iters > 0 ? progress.consumed_samples / data.done_iters * progress.skipped
+                          : std::max<int64_t>(0, progress.consumed_samples - samples_after(data, progress.updates));
 }
 
 bool RunSession::go_on_from(const VerifiedCheckpoint& found, const RunState& state, bool with_optimizer) {

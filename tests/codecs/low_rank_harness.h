@@ -15,6 +15,7 @@
 
 #include "compression/codecs/low_rank.h"
 #include "tests/codecs/codec_laws.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::test {
 
@@ -280,7 +281,7 @@ inline double bias(const Sent& sent, bool check_identity) {
   }
   double off = 0.0, square = 0.0, all = 0.0;
   for (size_t i = 0; i < missing.size(); ++i) {
-    off = std::max(off, std::fabs(missing[i] - sent.error.back()[i]));
+    off = worse(off, std::fabs(missing[i] - sent.error.back()[i]));
     square += missing[i] * missing[i], all += total[i] * total[i];
   }
   // Per message two roundings: g + e and x - decoded, each of numbers of at most twice the largest.

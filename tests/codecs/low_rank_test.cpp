@@ -13,6 +13,7 @@
 
 #include "engine/base/core/error.h"
 #include "tests/codecs/low_rank_harness.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::test::low_rank_test {
 namespace {
@@ -125,7 +126,7 @@ TEST(LowRank, Trap51a_ResidualOfASumStaysBoundedForAThousandSteps) {
       ours.sum(e, true);
       ours.commit();
       const double energy = add_energy(e);
-      worst = std::max(worst, std::sqrt(energy));
+      worst = worse(worst, std::sqrt(energy));
       if (step >= 100 && step < 500) early += energy;
       if (step >= 600) late += energy;
       if (step >= 40) continue;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compression/codecs/low_rank_kernel.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::orthonormalize_test {
 namespace {
@@ -42,8 +43,8 @@ double defect(const Vectors& p, int64_t n, int64_t r) {
   double worst = 0.0;
   for (int64_t i = 0; i < r; ++i)
     for (int64_t j = 0; j <= i; ++j)
-      worst = std::max(worst, std::fabs(dot(&p[static_cast<size_t>(i * n)], &p[static_cast<size_t>(j * n)], n) -
-                                        (i == j ? 1.0 : 0.0)));
+      worst = test::worse(worst, std::fabs(dot(&p[static_cast<size_t>(i * n)], &p[static_cast<size_t>(j * n)], n) -
+                                           (i == j ? 1.0 : 0.0)));
   return worst;
 }
 
@@ -65,7 +66,7 @@ double outside(const Vectors& a, const Vectors& p, int64_t n, int64_t r) {
     double square = 0.0;
     for (double e : rest) square += e * e;
     const double length = std::sqrt(dot(v, v, n));
-    if (length > 0.0) worst = std::max(worst, std::sqrt(square) / length);
+    if (length > 0.0) worst = test::worse(worst, std::sqrt(square) / length);
   }
   return worst;
 }

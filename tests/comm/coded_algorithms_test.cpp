@@ -12,6 +12,7 @@
 #include "tests/comm/between.h"
 #include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::coded_algorithms_test {
 namespace {
@@ -207,7 +208,7 @@ void check_conservation(Algorithm way, DType dtype) {
   for (size_t i = 0; i < in.size(); ++i) {
     // Per step: every contribution, partial sum and residual is rounded a few times, each below n + 1 in magnitude.
     const double tolerance = steps * 6.0 * n * 0x1p-24 * (n + 1.0);
-    worst = std::max(worst, std::abs(out[i] + kept[i] - in[i]) - tolerance);
+    worst = test::worse(worst, std::abs(out[i] + kept[i] - in[i]) - tolerance);
   }
   EXPECT_LE(worst, 0.0);
   // And something was there to be kept.

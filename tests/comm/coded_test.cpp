@@ -14,6 +14,7 @@
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::coded_test {
 namespace {
@@ -299,7 +300,7 @@ TEST(CodedCollectives, ValueDifferenceMovesAllReplicasTogether) {
       // Each time what is left is at most 1/254 of what was left before, and a rounding error.
       double left = 0.0;
       for (int64_t i = 0; i < master.count(); ++i)
-        left = std::max(left, std::abs(master.get(i) - replicas[me].get(bounds[me] + i)));
+        left = test::worse(left, std::abs(master.get(i) - replicas[me].get(bounds[me] + i)));
       const std::lock_guard lock(mutex);
       EXPECT_LE(left, worst / 254.0 * 1.01 + 0x1p-23);
       worst = left;

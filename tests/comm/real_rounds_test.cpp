@@ -10,6 +10,7 @@
 #include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::real_rounds_test {
 namespace {
@@ -111,7 +112,7 @@ TEST_P(RealFeedback, DeliveredAndKeptIsWhatWentIn) {
     const double tolerance = kSteps * 12.0 * n * 0x1p-24 * n * (1.0 + largest);
     double worst = 0.0, some = 0.0;
     for (size_t i = 0; i < in.size(); ++i) {
-      worst = std::max(worst, std::abs(out[i] + kept[i] - in[i]));
+      worst = test::worse(worst, std::abs(out[i] + kept[i] - in[i]));
       some = std::max(some, std::abs(kept[i]));
     }
     EXPECT_LE(worst, tolerance) << coder->name() << " way " << static_cast<int>(way);

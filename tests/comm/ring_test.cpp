@@ -6,6 +6,7 @@
 #include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::ring_test {
 namespace {
@@ -179,7 +180,7 @@ TEST(Ring, HandedBackOverAnyDistance) {
           // chance), which is below 1; bf16 by 2^-9.
           const double most = coder == nullptr || coder->traits().lossless ? 0.0 : 1.001 / 127;
           double worst = 0.0;
-          for (int64_t i = 0; i < got.count(); ++i) worst = std::max(worst, std::abs(got.get(i) - theirs.get(i)));
+          for (int64_t i = 0; i < got.count(); ++i) worst = test::worse(worst, std::abs(got.get(i) - theirs.get(i)));
           EXPECT_LE(worst, most) << "over " << distance;
           EXPECT_EQ(rank.counters.logical_bytes, 4 * mine.count());
           EXPECT_EQ(rank.price.plain_bytes, 4 * mine.count());

@@ -9,6 +9,7 @@
 #include "parallel/collective/pieces.h"
 #include "tests/comm/coded_bytes.h"
 #include "tests/comm/local_group.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::two_level_test {
 namespace {
@@ -161,7 +162,7 @@ void check_case(uint64_t seed, int nodes, int local, DType dtype) {
           double sum = start, magnitude = std::abs(start);
           for (const Buffer& b : all) sum += b.get(i), magnitude += std::abs(b.get(i));
           const double over = std::abs(got - sum) - sum_tolerance(dtype, n + 1, magnitude, hops);
-          worst = std::max(worst, over);
+          worst = test::worse(worst, over);
         };
         for (int64_t i = 0; i < count; ++i) compare(data.get(i), 0.0, i, 2);
         // reduce-scatter into a buffer of its own

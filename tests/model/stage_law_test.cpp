@@ -8,6 +8,7 @@
 #include "model/decoder.h"
 #include "model/params.h"
 #include "tests/model/model_test_support.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::testing::stage_law_test {
 namespace {
@@ -141,7 +142,7 @@ void expect_decoding_equals_the_full_forward(const ModelConfig& m) {
     double largest = 0.0, error = 0.0;
     for (int64_t c = 0; c < m.vocab; ++c) {
       largest = std::max(largest, std::abs(static_cast<double>(rows[at + n - 1][c])));
-      error = std::max(error, std::abs(static_cast<double>(rows[at + n - 1][c]) - logits.as<float>()[c]));
+      error = test::worse(error, std::abs(static_cast<double>(rows[at + n - 1][c]) - logits.as<float>()[c]));
     }
     EXPECT_LE(error, 6.0 * 0x1p-24 * std::sqrt(72.0 * 24.0) * largest) << "token " << at;  // lambda u sqrt(K S)
   }

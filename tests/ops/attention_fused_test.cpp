@@ -11,6 +11,7 @@
 #include "tests/ops/attention_fused_cases.h"
 #include "tests/ops/attention_part_cases.h"
 #include "tests/support/cuda_test_support.h"
+#include "tests/support/worst.h"
 
 namespace thinwire::test::attention_fused_test {
 namespace {
@@ -225,7 +226,7 @@ TEST(AttentionFused, PartsOfALongSequenceAreTheWhole) {
         const double size = std::sqrt(squares / static_cast<double>(want.count()));
         for (int64_t i = 0; i < want.count(); ++i) {
           const double off = std::abs(got.at(i) - want.at(i)) / (size + std::abs(want.at(i)));
-          worst = off <= worst ? worst : off;
+          worst = worse(worst, off);
         }
         // A handful of roundings to bf16 each.
         EXPECT_LT(worst, 0.03) << what << " of " << p.name();

@@ -6,8 +6,9 @@
 
 namespace thinwire {
 
-// One counter slot of a rank; who owns it (a site of the mesh, a benchmark) hands it down to what it issues. Read and
-// reset between steps while nothing is open. Written under the baton, except exposed_ns, which the waiting thread owns.
+// The counters of one site on one rank. Their owner (a site of the mesh, a benchmark) passes them to what it issues,
+// and reads and resets them between steps, while no operation is open. Written under the progress lock (progress.h),
+// but for exposed_ns, which the waiting thread writes.
 struct WireCounters {
   // What the same algorithm would send uncoded, in the wire dtype of the run, and without checksums of messages.
   int64_t logical_bytes = 0;

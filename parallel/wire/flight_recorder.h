@@ -1,7 +1,7 @@
-// The last 256 operations of a rank, written under the baton and readable at any time by another thread.
+// The last 256 operations of a rank, written under the progress lock and readable at any time by another thread.
 //
-// How Progress uses it, always under the baton. None of these calls locks or reads a clock twice, and memory is taken
-// only when more transfers are open than ever before:
+// How Progress uses it, always under the progress lock. None of these calls locks or reads a clock twice, and memory is
+// taken only when more transfers are open than ever before:
 //   index = recorder.begin(note);                  an operation was issued
 //   recorder.posted(index, token, peer);           a transfer of it with world rank `peer` was posted and is not over
 //   recorder.over(token);                          ... it is over, and its token may be another's
@@ -70,7 +70,7 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // The writer's side: under the baton.
+  // The writer's side: under the progress lock.
   // `now`: from callers that have just read the clock, since a reading costs as much as everything else here.
   using Clock = std::chrono::steady_clock;
   uint64_t begin(const OperationNote& note, Clock::time_point now = Clock::now());
@@ -81,7 +81,7 @@ class FlightRecorder {
   void leave_wait();
   void polled() { polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 
-  // What the rank does outside communication; cut at 119 bytes. Any thread, no baton.
+  // What the rank does outside communication; cut at 119 bytes. Any thread, no lock.
   void set_activity(const std::string& text);
   std::string activity() const;
 

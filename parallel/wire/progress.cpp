@@ -1,4 +1,4 @@
-// Runs the coroutines of operations under one lock, the baton, and waits for their end.
+// Runs the coroutines of operations under the progress lock, and waits for their end.
 #include "parallel/wire/progress.h"
 
 #include <pthread.h>
@@ -24,7 +24,7 @@ using std::chrono::nanoseconds;
 constexpr int kResumes = 32;  // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
 constexpr microseconds kRungSleep{2000};  // shortest, where the transport ends a sleep when anything arrives
-constexpr int kPollsInARow = 16;          // before a waiter gives up the baton and looks at the clock
+constexpr int kPollsInARow = 16;          // before a waiter gives up the progress lock and looks at the clock
 constexpr int kYieldsToIssuer = 100;
 constexpr microseconds kYieldEvery{100};  // a yield costs as much as ten polls: more of them would slow large messages
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
@@ -155,7 +155,7 @@ Progress::Core::~Core() {
     thread.join();
   }
   {
-    std::lock_guard lock(baton);
+    std::lock_guard lock(mutex);
     // A ticket that is still open learns it here, and says so where it is dropped.
     if (first_open != nullptr) {
       fail_all(std::make_exception_ptr(
@@ -165,9 +165,10 @@ Progress::Core::~Core() {
   pool->retire();
 }
 
-// MPI allows one call at a time, so this takes the baton. After 200 ms it goes without: the holder may hang in MPI.
+// MPI allows one call at a time, so this takes the progress lock. After 200 ms it goes on without: the holder may hang
+// in MPI.
 void Progress::Core::end_job(int code) {
-  std::unique_lock lock(baton, std::defer_lock);
+  std::unique_lock lock(mutex, std::defer_lock);
   for (int tries = 0; tries < 20 && !lock.try_lock(); ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   transport->abort(code);
@@ -277,7 +278,7 @@ void Progress::Core::finish(RunningOperation& operation, std::exception_ptr erro
   if (sink != nullptr) sink->operation(operation.note_, operation.issued_, now);
   (operation.previous_ != nullptr ? operation.previous_->next_ : first_open) = operation.next_;
   (operation.next_ != nullptr ? operation.next_->previous_ : last_open) = operation.previous_;
-  open.store(open.load(std::memory_order_relaxed) - 1, std::memory_order_release);  // written under the baton alone
+  open.store(open.load(std::memory_order_relaxed) - 1, std::memory_order_release);  // written under the lock alone
   const bool awaited_elsewhere = waiters.load(std::memory_order_relaxed) > 1;
   operation.error_ = error;
   operation.state_.store(error ? Operation::State::kError : Operation::State::kDone, std::memory_order_release);
@@ -378,7 +379,7 @@ void Progress::Core::drive(RunningOperation& operation) {
     bool moved = false, rung = false;
     BellListener bell(*transport, patience.sleepy(now));
     {
-      std::lock_guard lock(baton);
+      std::lock_guard lock(mutex);
       if (first) recorder.enter_wait(operation.flight_);
       for (int i = 0; i < polls && operation.open() && !moved; ++i) {
         moved = poll();
@@ -403,7 +404,7 @@ void Progress::Core::drive(RunningOperation& operation) {
     } else {
       patience.yield(now);
     }
-    // A thread that sleeps on the baton wakes up slower than this one would take it again: let it go first.
+    // A thread that sleeps on the progress lock wakes up slower than this one would take it again: let it go first.
     for (int i = 0; i < kYieldsToIssuer && wanted.load(std::memory_order_relaxed) > 0; ++i) ::sched_yield();
   }
   if (waiters.fetch_sub(1) == 1 && open.load() > 0 && rest.load() == Rest::kLong) nudge();
@@ -416,7 +417,7 @@ RunningOperation::RunningOperation(Progress::Core& core, Task task, const Operat
 
 RunningOperation::~RunningOperation() {
   if (!started_ || !open()) return;
-  std::lock_guard lock(core_->baton);
+  std::lock_guard lock(core_->mutex);
   core_->give_up(*this);
 }
 
@@ -462,17 +463,17 @@ Ticket Progress::start(Task task, const OperationNote& note, WireCounters* count
 }
 
 bool Progress::poll() {
-  std::lock_guard lock(core_->baton);
+  std::lock_guard lock(core_->mutex);
   return core_->poll();
 }
 
 void Progress::set_sink(OperationSink* sink) {
-  std::lock_guard lock(core_->baton);
+  std::lock_guard lock(core_->mutex);
   core_->sink = sink;
 }
 
 int64_t Progress::take_waits(std::vector<int64_t>& for_ns) {
-  std::lock_guard lock(core_->baton);
+  std::lock_guard lock(core_->mutex);
   for_ns.assign(core_->waited_for_ns.begin(), core_->waited_for_ns.end());
   std::fill(core_->waited_for_ns.begin(), core_->waited_for_ns.end(), 0);
   return std::exchange(core_->waited_ns, 0);

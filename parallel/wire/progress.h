@@ -1,11 +1,11 @@
-// Drives a rank's transfers: coroutines under one lock (the baton), polled by a waiting thread, or by the progress
-// thread while nobody waits.
+// Drives a rank's transfers: coroutines under one mutex (the progress lock), polled by a waiting thread, or by the
+// progress thread while nobody waits.
 //
-// Issuing an operation runs its coroutine to the first suspension on the caller's thread. Ticket::wait takes the baton
-// and polls: for a short while at full speed, then with growing sleeps. The progress thread polls only while operations
-// are open and nobody waits; between two polls it sleeps for half of the usual time between completions, 50 us to 4 ms.
-// No thread spins without bound: there may be more ranks than cores. Coroutine frames, operations and scratch come from
-// pools: the steady state allocates nothing.
+// Issuing an operation runs its coroutine to the first suspension on the caller's thread. Ticket::wait takes the
+// progress lock and polls: for a short while at full speed, then with growing sleeps. The progress thread polls only
+// while operations are open and nobody waits; between two polls it sleeps for half of the usual time between
+// completions, 50 us to 4 ms. No thread spins without bound: there may be more ranks than cores. Coroutine frames,
+// operations and scratch come from pools: the steady state allocates nothing.
 #pragma once
 
 #include <chrono>
@@ -53,7 +53,7 @@ struct ProgressOptions {
   bool starting = false;  // the job has not come to start yet, as the keeper is to know
 };
 
-// Called with every finished operation and every wait of the compute thread (trace, tests). Runs under the baton.
+// Called under the progress lock with every finished operation and every wait of the compute thread (trace, tests).
 class OperationSink {
  public:
   virtual ~OperationSink() = default;

@@ -62,7 +62,7 @@ class RunningOperation final : public Operation {
   RunningOperation *previous_ = nullptr, *next_ = nullptr;  // open ones, in order of issue
 };
 
-// A coroutine that waits for something under the baton.
+// A coroutine that waits for something under the progress lock.
 class Waiter {
  protected:
   friend struct Progress::Core;
@@ -90,8 +90,8 @@ struct MessageCheck;
 void drop(MessageCheck& check);
 
 // Transfers that are awaited together (all_of). Each is posted when it is named; co_await continues when all are over,
-// at once if they are. Lives in the frame of a coroutine; used under the baton, as all coroutine code is. May be used
-// again after it was awaited.
+// at once if they are. Lives in the frame of a coroutine; used under the progress lock, as all coroutine code is. May
+// be used again after it was awaited.
 class Exchange : private Waiter {
  public:
   explicit Exchange(const Lane& lane) : lane_(lane) {}
@@ -179,8 +179,7 @@ struct Progress::Core {
   Core(Transport& transport, ProgressOptions options);
   ~Core();
 
-  // All below: under the baton, unless said otherwise.
-  std::mutex baton;
+  std::mutex mutex;  // the progress lock; all below is used under it, unless said otherwise
   Transport* transport;
   ProgressOptions options;
   BlockPool* pool;
@@ -199,7 +198,7 @@ struct Progress::Core {
     int next_free = -1;
     MessageCheck* check = nullptr;  // of a checked message, or of the part of it that this is
   };
-  static constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
+  static constexpr size_t kPollBatch = 32;  // completions per poll: others get the progress lock in between
   std::array<Completion, kPollBatch> done;  // what the transport reports; here so that a poll need not clear it
   std::vector<Slot> slots;
   int free_slot = -1;
@@ -214,20 +213,21 @@ struct Progress::Core {
   std::vector<int64_t> waited_for_ns;  // by world rank; this and the next: Progress::take_waits
   int64_t waited_ns = 0;
 
-  // Written under the baton, read by anybody.
+  // Written under the progress lock, read by anybody.
   std::atomic<int> open{0}, waiters{0};
-  std::atomic<int> wanted{0};  // threads that stand before the baton with an operation to issue: pollers make way
+  std::atomic<int> wanted{0};  // threads that wait for the lock with an operation to issue: pollers make way
   std::atomic<uint64_t> issued{0};
 
   void start(RunningOperation& operation);
-  Ticket start(const Transfer& transfer, const OperationNote& note, WireCounters* counters);  // takes the baton itself
-  void drive(RunningOperation& operation);                                                    // takes the baton itself
+  // These two take the lock themselves.
+  Ticket start(const Transfer& transfer, const OperationNote& note, WireCounters* counters);
+  void drive(RunningOperation& operation);
   void give_up(RunningOperation& operation);
   bool poll();  // true: something moved
   void withdraw(Exchange& exchange);
   void make_ready(Waiter& waiter);    // goes on with the next poll
   void forget_ready(Waiter& waiter);  // it is going away
-  void end_job(int code);             // the watchdog's end, without the baton
+  void end_job(int code);             // the watchdog's end, without the progress lock
   int take_slot(const Slot& content);
   void free_up(int slot);
 
@@ -252,10 +252,10 @@ struct Progress::Core {
   void fail_all(std::exception_ptr error);
 };
 
-// The baton for whoever issues: a thread that polls at full speed would hardly ever let it go.
+// Takes the progress lock to issue an operation: a thread that polls at full speed would hardly ever let go of it.
 class IssueLock {
  public:
-  explicit IssueLock(Progress::Core& core) : lock_(core.baton, std::try_to_lock) {
+  explicit IssueLock(Progress::Core& core) : lock_(core.mutex, std::try_to_lock) {
     if (lock_.owns_lock()) return;
     core.wanted.fetch_add(1);
     lock_.lock();

@@ -100,7 +100,7 @@ void Progress::Core::run_thread() {
     }
     how = Rest::kShort;
     active = now;
-    std::unique_lock lock(baton, std::try_to_lock);
+    std::unique_lock lock(mutex, std::try_to_lock);
     // Somebody is at it, most likely issuing what he is about to wait for. To come back soon would only take his core
     // away: that cost up to a fifth of a large transfer's time.
     if (!lock.owns_lock()) continue;

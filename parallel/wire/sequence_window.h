@@ -31,13 +31,13 @@ class SequenceWindow;
 struct SequencePlace {
   SequenceWindow* window = nullptr;
   uint32_t sequence = 0;
-  inline void begin() const;  // under the baton, once: a number is one operation's
+  inline void begin() const;  // under the progress lock, once: a number is one operation's
   inline bool may_start() const;
-  inline void hold(std::coroutine_handle<> frame) const;  // until it may; under the baton
-  inline void over() const;                               // under the baton; may be told twice
+  inline void hold(std::coroutine_handle<> frame) const;  // until it may; under the progress lock
+  inline void over() const;                               // under the progress lock; may be told twice
 };
 
-// Tasks that may not start yet, in the order in which they were to. One per engine, used under the baton.
+// Tasks that may not start yet, in the order in which they were to. One per engine, used under the progress lock.
 class StartQueue {
  public:
   struct Held {
@@ -57,8 +57,8 @@ class StartQueue {
   std::vector<Held> held_;
 };
 
-// The numbers of one group and kind. Taken by the thread that issues; told under the baton what is over. Outlives the
-// operations.
+// The numbers of one group and kind. Taken by the thread that issues; told under the progress lock what is over.
+// Outlives the operations.
 class SequenceWindow {
  public:
   SequenceWindow(StartQueue& queue, uint32_t tags) : queue_(&queue), tags_(tags) {}

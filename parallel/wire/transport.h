@@ -19,9 +19,9 @@ struct Completion {
   size_t bytes = 0;  // received (sent transfers: as posted)
 };
 
-// One rank's end of the wire. Not thread-safe: the caller (Progress) holds the baton, but where it says otherwise.
-// Messages between two ranks with the same tag arrive in the order they were posted; messages with different tags do
-// not wait for each other.
+// One rank's end of the wire. Not thread-safe: the caller (Progress) holds the progress lock, but where it says
+// otherwise. Messages between two ranks with the same tag arrive in the order they were posted; messages with different
+// tags do not wait for each other.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -39,8 +39,8 @@ class Transport {
   // reported; false if both may still happen (MPI: the job is about to end).
   virtual bool withdraw(uint32_t token) noexcept = 0;
 
-  // How a thread sleeps until there is something to poll for, without the baton:
-  //   heard = listen();  a last poll (poll() under the baton); sleep(heard, limit) if it found nothing;
+  // How a thread sleeps until there is something to poll for, without the progress lock:
+  //   heard = listen();  a last poll (poll() under the progress lock); sleep(heard, limit) if it found nothing;
   //   stop_listening() in any case.
   // What a peer does between that poll and the sleep ends the sleep at once. Where all_wake() is false (asked under the
   // baton), some of what is open may end without a sound: a sleep is then no longer than one can wait. A limit is kept
@@ -54,8 +54,8 @@ class Transport {
   virtual void wake() {}
   virtual bool all_wake() const { return false; }
 
-  // Ends all ranks with this code, at once; may be called from any thread without the baton. Does not return: threads
-  // of one process leave with Error(code), in the caller and in every poll; processes end.
+  // Ends all ranks with this code, at once; may be called from any thread without the progress lock. Does not return:
+  // threads of one process leave with Error(code), in the caller and in every poll; processes end.
   [[noreturn]] virtual void abort(int code) = 0;
 };
 

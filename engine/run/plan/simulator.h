@@ -1,11 +1,11 @@
 // Executes linked tapes in simulated time: compute threads, the engines that move messages, cores and links, event by
 // event. Deterministic: no random numbers, and events of one moment in a fixed order.
 //
-// A rank's compute thread works, issues and waits. An operation's instructions are executed by whoever has the baton:
-// at its issue and while it waits the compute thread itself, otherwise the progress thread, which notices what has come
-// after half a nap (progress_thread.cpp) and takes a core while it works. Threads share the cores of their machine, and
-// messages the links, max-min fairly; those between two ranks move one behind the other. A message leaves when it was
-// sent and, unless it is small, its receive is posted.
+// A rank's compute thread works, issues and waits. An operation's instructions are executed by whoever has the progress
+// lock: at its issue and while it waits the compute thread itself, otherwise the progress thread, which notices what
+// has come after half a nap (progress_thread.cpp) and takes a core while it works. Threads share the cores of their
+// machine, and messages the links, max-min fairly; those between two ranks move one behind the other. A message leaves
+// when it was sent and, unless it is small, its receive is posted.
 #pragma once
 
 #include <string>

@@ -11,9 +11,15 @@
 namespace thinwire {
 namespace {
 
-// Numbers of the tracks; a site has kLanes of them, which is more than operations of one site overlap.
-constexpr int kStepTrack = 1, kComputeTrack = 2, kWaitTrack = 3, kFirstSite = 16, kLanes = 64;
-constexpr int kSpillTrack = kFirstSite + kLanes * (static_cast<int>(kSiteNames.size()) + 1);
+// Numbers of the tracks. Waits, each site and the disk have kLanes of them, for what overlaps in time.
+constexpr int kLanes = 64;
+constexpr int kStepTrack = 1, kComputeTrack = 2, kWaitTrack = 3, kSiteTrack = 80;
+constexpr int kSpillTrack = kSiteTrack + kLanes * static_cast<int>(kSiteNames.size());
+static_assert(kWaitTrack + kLanes <= kSiteTrack);
+
+int site_track(size_t site, int lane) {
+  return kSiteTrack + kLanes * static_cast<int>(site) + lane;
+}
 
 int64_t nanoseconds(StepTrace::Clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
@@ -48,7 +54,7 @@ class Lanes {
       free_from_[i] = to;
       return static_cast<int>(i);
     }
-    // More at once than anybody can look at: they share the last lane.
+    // All lanes are taken: what is left shares the last one.
     if (free_from_.size() == static_cast<size_t>(kLanes)) return kLanes - 1;
     free_from_.push_back(to);
     return static_cast<int>(free_from_.size()) - 1;
@@ -104,6 +110,79 @@ void StepTrace::align(int64_t origin_ns, int64_t offset_ns, const std::string& c
   origin_ = origin_ns, offset_ = offset_ns, clock_note_ = clock_note;
 }
 
+// The lanes that the events so far have taken.
+struct StepTrace::Tracks {
+  Lanes waits, spills, sites[kSiteNames.size()];
+};
+
+std::string StepTrace::event_json(const Event& e, Tracks& tracks) const {
+  const int64_t to = std::max(e.from, e.to);
+  int track = kStepTrack;
+  std::string name, category, arguments;
+  switch (e.kind) {
+    case Kind::kStep:
+      name = "step " + std::to_string(e.number), category = "step";
+      break;
+    case Kind::kCompute:
+      track = kComputeTrack, category = "compute";
+      name = e.name + (e.micro >= 0 ? std::to_string(e.micro) : std::string());
+      if (e.chunk > 0) name += "." + std::to_string(e.chunk);
+      arguments = "\"micro\":" + std::to_string(e.micro) + ",\"chunk\":" + std::to_string(e.chunk);
+      break;
+    case Kind::kSpill:
+      track = kSpillTrack + tracks.spills.place(e.from, to), category = "offload", name = e.name;
+      arguments = "\"bytes\":" + std::to_string(e.bytes);
+      break;
+    case Kind::kSpillWait:
+      track = kWaitTrack + tracks.waits.place(e.from, to), category = "exposed";
+      name = std::string("wait disk ") + e.name;
+      arguments = "\"bytes\":" + std::to_string(e.bytes);
+      break;
+    case Kind::kOperation:
+    case Kind::kWait: {
+      const bool wait = e.kind == Kind::kWait;
+      const bool pipeline = e.site == Site::kPpForward || e.site == Site::kPpBackward;
+      const auto site = static_cast<size_t>(e.site);
+      category = !wait ? "communication" : pipeline ? "bubble" : "exposed";
+      name = wait ? "wait " + std::string(thinwire::name_of(e.site)) : std::string(e.name);
+      track =
+          wait ? kWaitTrack + tracks.waits.place(e.from, to) : site_track(site, tracks.sites[site].place(e.from, to));
+      arguments = "\"verb\":\"" + escaped(e.name) + "\",\"bytes\":" + std::to_string(e.bytes) +
+                  ",\"group\":" + std::to_string(e.group) + ",\"sequence\":" + std::to_string(e.number);
+      if (e.peer >= 0) arguments += ",\"peer\":" + std::to_string(e.peer);
+      break;
+    }
+  }
+  return ",\n{\"ph\":\"X\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(track) +
+         ",\"ts\":" + microseconds(e.from + offset_ - origin_) + ",\"dur\":" + microseconds(to - e.from) +
+         ",\"name\":\"" + escaped(name) + "\",\"cat\":\"" + category + "\"" +
+         (arguments.empty() ? "" : ",\"args\":{" + arguments + "}") + "}";
+}
+
+std::string StepTrace::track_names_json(const Tracks& tracks) const {
+  const auto meta = [&](const char* what, int track, const std::string& arguments) {
+    return ",\n{\"ph\":\"M\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(track) + ",\"name\":\"" +
+           what + "\",\"args\":{" + arguments + "}}";
+  };
+  const auto track_name = [&](int track, const std::string& name) {
+    return meta("thread_name", track, "\"name\":\"" + escaped(name) + "\"") +
+           meta("thread_sort_index", track, "\"sort_index\":" + std::to_string(track));
+  };
+  const std::string process = description_.empty() ? "rank " + std::to_string(rank_) : description_;
+  std::string text = meta("process_name", 0, "\"name\":\"" + escaped(process) + "\"").substr(2);
+  text += meta("process_sort_index", 0, "\"sort_index\":" + std::to_string(rank_));
+  text += track_name(kStepTrack, "steps") + track_name(kComputeTrack, "compute");
+  for (int lane = 0; lane < std::max(1, tracks.waits.count()); ++lane) text += track_name(kWaitTrack + lane, "waiting");
+  for (int lane = 0; lane < tracks.spills.count(); ++lane) text += track_name(kSpillTrack + lane, "disk");
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    for (int lane = 0; lane < tracks.sites[site].count(); ++lane) {
+      const std::string name(kSiteNames[site]);
+      text += track_name(site_track(site, lane), lane == 0 ? name : name + " +" + std::to_string(lane));
+    }
+  }
+  return text;
+}
+
 std::string StepTrace::json() const {
   std::vector<Event> events;
   int64_t dropped = 0;
@@ -115,78 +194,13 @@ std::string StepTrace::json() const {
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return a.from != b.from ? a.from < b.from : a.to > b.to;  // what encloses comes first
   });
-
+  Tracks tracks;
   std::string body;
   body.reserve(events.size() * 180 + 4096);
-  Lanes compute, waits, spills;
-  Lanes sites[kSiteNames.size()];
-  for (const Event& e : events) {
-    const int64_t to = std::max(e.from, e.to);
-    const size_t site = static_cast<size_t>(e.site);
-    int track = kStepTrack;
-    std::string name, category, arguments;
-    switch (e.kind) {
-      case Kind::kStep:
-        name = "step " + std::to_string(e.number), category = "step";
-        break;
-      case Kind::kCompute:
-        track = kComputeTrack, category = "compute";
-        name = e.name + (e.micro >= 0 ? std::to_string(e.micro) : std::string());
-        if (e.chunk > 0) name += "." + std::to_string(e.chunk);
-        arguments = "\"micro\":" + std::to_string(e.micro) + ",\"chunk\":" + std::to_string(e.chunk);
-        break;
-      case Kind::kSpill:
-        track = kSpillTrack + spills.place(e.from, to), category = "offload", name = e.name;
-        arguments = "\"bytes\":" + std::to_string(e.bytes);
-        break;
-      case Kind::kSpillWait:
-        track = kWaitTrack + waits.place(e.from, to), category = "exposed", name = std::string("wait disk ") + e.name;
-        arguments = "\"bytes\":" + std::to_string(e.bytes);
-        break;
-      case Kind::kOperation:
-      case Kind::kWait: {
-        const bool wait = e.kind == Kind::kWait;
-        const bool pipeline = e.site == Site::kPpForward || e.site == Site::kPpBackward;
-        category = !wait ? "communication" : pipeline ? "bubble" : "exposed";
-        name = wait ? "wait " + std::string(thinwire::name_of(e.site)) : std::string(e.name);
-        track = wait ? kWaitTrack + waits.place(e.from, to)
-                     : kFirstSite + kLanes * (static_cast<int>(site) + 1) + sites[site].place(e.from, to);
-        arguments = "\"verb\":\"" + escaped(e.name) + "\",\"bytes\":" + std::to_string(e.bytes) +
-                    ",\"group\":" + std::to_string(e.group) + ",\"sequence\":" + std::to_string(e.number);
-        if (e.peer >= 0) arguments += ",\"peer\":" + std::to_string(e.peer);
-        break;
-      }
-    }
-    body += ",\n{\"ph\":\"X\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(track) +
-            ",\"ts\":" + microseconds(e.from + offset_ - origin_) + ",\"dur\":" + microseconds(to - e.from) +
-            ",\"name\":\"" + escaped(name) + "\",\"cat\":\"" + category + "\"" +
-            (arguments.empty() ? "" : ",\"args\":{" + arguments + "}") + "}";
-  }
-
-  const auto meta = [&](const char* what, int track, const std::string& arguments) {
-    return ",\n{\"ph\":\"M\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(track) + ",\"name\":\"" +
-           what + "\",\"args\":{" + arguments + "}}";
-  };
-  const auto track_name = [&](int track, const std::string& name) {
-    return meta("thread_name", track, "\"name\":\"" + escaped(name) + "\"") +
-           meta("thread_sort_index", track, "\"sort_index\":" + std::to_string(track));
-  };
-  const std::string process = description_.empty() ? "rank " + std::to_string(rank_) : description_;
-  std::string head = meta("process_name", 0, "\"name\":\"" + escaped(process) + "\"").substr(2);
-  head += meta("process_sort_index", 0, "\"sort_index\":" + std::to_string(rank_));
-  head += track_name(kStepTrack, "steps") + track_name(kComputeTrack, "compute");
-  for (int lane = 0; lane < std::max(1, waits.count()); ++lane) head += track_name(kWaitTrack + lane, "waiting");
-  for (int lane = 0; lane < spills.count(); ++lane) head += track_name(kSpillTrack + lane, "disk");
-  for (size_t s = 0; s < kSiteNames.size(); ++s) {
-    for (int lane = 0; lane < sites[s].count(); ++lane) {
-      const std::string name(kSiteNames[s]);
-      head += track_name(kFirstSite + kLanes * (static_cast<int>(s) + 1) + lane,
-                         lane == 0 ? name : name + " +" + std::to_string(lane));
-    }
-  }
+  for (const Event& e : events) body += event_json(e, tracks);
   return "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"rank\":" + std::to_string(rank_) + ",\"clock\":\"" +
-         escaped(clock_note_) + "\",\"dropped_events\":" + std::to_string(dropped) + "},\n\"traceEvents\":[\n" + head +
-         body + "\n]}\n";
+         escaped(clock_note_) + "\",\"dropped_events\":" + std::to_string(dropped) + "},\n\"traceEvents\":[\n" +
+         track_names_json(tracks) + body + "\n]}\n";
 }
 
 void StepTrace::write(const std::string& path) const {

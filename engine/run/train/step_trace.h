@@ -3,8 +3,8 @@
 //
 // Tracks of `trace.rank<k>.json`: "steps"; "compute" (plan nodes F, B, I, W ... with micro-batch and chunk); "waiting"
 // (the compute thread stood still for an operation: what is exposed, and the pipeline's bubble); and per site as many
-// lanes as it has operations at once; "disk" (what activation_offload disk writes and reads; of host the host knows no
-// times). Times are microseconds since the origin that all ranks agreed on.
+// lanes as it has operations at once; "disk" (what activation_offload=disk writes and reads; the copies of
+// activation_offload=host are not timed). Times are microseconds since the origin that all ranks agreed on.
 #pragma once
 
 #include <chrono>
@@ -71,9 +71,13 @@ class StepTrace final : public OperationSink, public SpillSink {
     int64_t bytes = 0;
     int64_t from = 0, to = 0;  // ns of the steady clock
   };
+  struct Tracks;
   void add(Event event, Clock::time_point from, Clock::time_point to);
   void add(Kind kind, const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to);
   void add(Kind kind, const OperationNote& note, Clock::time_point from, Clock::time_point to);
+  // The event, on the next free lane of its track.
+  std::string event_json(const Event& event, Tracks& tracks) const;
+  std::string track_names_json(const Tracks& tracks) const;
 
   int rank_;
   std::string description_, clock_note_ = "times are this machine's steady clock";
@@ -84,10 +88,10 @@ class StepTrace final : public OperationSink, public SpillSink {
   int64_t dropped_ = 0;
 };
 
-// Whether a trace shows step `step` (from 1), in a life of the run whose first step is `first_step`.
+// Whether a trace shows step `step` (from 1) of a run whose first step since it was last started is `first_step`.
 bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step);
 
-// How the clocks of all ranks meet: all call it together. barrier() lets ranks go on at about the same moment;
+// Aligns the clocks of all ranks; all call it together. barrier() lets ranks go on at about the same moment;
 // from_first hands everybody rank 0's text. On one machine the steady clock is shared and the offset is 0; otherwise it
 // is the median over several barriers of (rank 0's time - mine), good to about the latency of a message.
 struct ClockAlignment {

@@ -8,8 +8,9 @@
 //   wire_bytes = sum over chunks of head + ceil(kept log2(block) / 8) + (fp32: 4 kept, bf16 and fp16: 2 kept, 2bit:
 //   ceil(kept / 4)),   head = fp16: 1, 2bit: 4, else 0
 // 64 of 4096 in 2bit: 116 bytes, 0.2266 bits an element (0.21875 of them indices and codes, as published).
-// 2bit: |v| up to their mean decode to the mean of those, others to the mean of theirs (two steps of Lloyd's iteration
-// in double, in ascending order of index), so that the error of the kept values is below their size.
+// 2bit: two steps of Lloyd's iteration, from the mean of |v| on, divide the kept values into small and large ones; each
+// decodes to the mean magnitude of its class, so that the error of the kept values is below their size. Sums are taken
+// in double, in ascending order of index: the bytes must not depend on the instruction set.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -31,7 +32,7 @@ struct TwoLevels {
   float split, small, large;
 };
 
-// In double and in order: the bytes must not depend on the instruction set.
+// split: |v| above it are large.
 TwoLevels two_levels(const float* values, int64_t count) {
   double sum = 0.0;
   for (int64_t i = 0; i < count; ++i) sum += std::fabs(static_cast<double>(values[i]));
@@ -48,7 +49,7 @@ TwoLevels two_levels(const float* values, int64_t count) {
     }
     if (below > 0) small = low / static_cast<double>(below);
     if (below < count) large = high / static_cast<double>(count - below);
-    if (step == 0) split = static_cast<float>(0.5 * (small + large));  // what the codes are made with
+    if (step == 0) split = static_cast<float>(0.5 * (small + large));  // rounded, as encode() compares with it
   }
   return {static_cast<float>(split), static_cast<float>(small), static_cast<float>(large)};
 }
@@ -106,7 +107,7 @@ class ChunkedTopK final : public Codec {
     float* y = out.as<float>();
     const int64_t n = out.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
     check_payload(name(), in, wire_bytes(n, DType::f32), n);
-    std::atomic<int64_t> corrupt{-1};  // threads must not throw
+    std::atomic<int64_t> corrupt{-1};  // a chunk; thrown behind the loop, as threads must not throw
     parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
       std::vector<uint32_t> index(static_cast<size_t>(keep_));
       std::vector<float> values(static_cast<size_t>(keep_));
@@ -154,7 +155,8 @@ class ChunkedTopK final : public Codec {
 
  private:
   struct Layout {
-    int64_t elements, kept, head, codes, bytes;  // codes: offset of the values or codes
+    int64_t elements, kept;
+    int64_t head, codes, bytes;  // bytes before the indices, before the values or codes, and in all
   };
   Layout layout(int64_t elements) const {
     Layout l{elements, (keep_ * elements + block_ - 1) / block_, 0, 0, 0};

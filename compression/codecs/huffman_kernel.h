@@ -1,4 +1,5 @@
-// Inner loops of Huffman coding, for one frame of bytes; and of codec entropy, which takes the bytes out of numbers.
+// Inner loops of Huffman coding, which work on one frame of bytes, and of the codec entropy, which splits numbers into
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +12,21 @@ namespace thinwire {
 
 inline constexpr int kHuffmanBits = 11;  // longest code
 
-// A frame's n symbols are coded as four quarters: symbols [q * size, min((q + 1) * size, n)) with size = ceil(n / 4).
-// Codes are written from the least significant bit on; each quarter's stream ends with its byte.
+// The n symbols of a frame are coded as four streams, one per quarter: symbols [q * size, min((q + 1) * size, n)) with
+// size = ceil(n / 4). Codes are written from the least significant bit on; each stream is padded to a whole byte.
 struct HuffmanKernels {
   // counts[q][s]: how often quarter q has symbol s.
   void (*count)(const uint8_t* symbols, int64_t n, uint32_t (*counts)[256]);
-  // codes[s] = code | length << 16. bytes[q] is exactly what the quarter takes; nothing else is written.
+  // codes[s] = code | length << 16. out[q], bytes[q]: where the stream of quarter q goes, and its exact size; nothing
+  // beyond is written.
   void (*encode)(const uint8_t* symbols, int64_t n, const uint32_t* codes, std::byte* const* out, const size_t* bytes);
-  // The same streams in half the steps where symbols are few: two neighbours in [base, base + 16) become one byte,
-  // second - base in its upper half. n is a multiple of 8, so that quarters hold whole pairs. pairs [n / 2].
+  // Halves the steps of coding where all symbols lie in [base, base + 16): two neighbours become one byte, first - base
+  // in its lower half, second - base in its upper half. n is a multiple of 8, so that quarters hold whole pairs. pairs:
+  // n / 2 of them.
   void (*pair)(const uint8_t* symbols, int64_t n, uint8_t base, uint8_t* pairs);
   void (*unpair)(const uint8_t* pairs, int64_t n, uint8_t base, uint8_t* symbols);  // n symbols, even
-  // codes[p] = both codes, the first in the lower bits | their length << 24; longest: of the lengths.
+  // Writes the same streams as encode(). codes[p] = both codes, the first in the lower bits, | their length << 24;
+  // longest: the largest of those lengths.
   void (*encode_pairs)(const uint8_t* pairs, int64_t n, const uint32_t* codes, uint32_t longest, std::byte* const* out,
                        const size_t* bytes);
   // lengths[s] and codes[s] of a complete prefix code, 0 for symbols without one. Returns whether the streams held

@@ -1,4 +1,4 @@
-// Finds added tokens (<|endoftext|> and the like) in text: the leftmost, and of those the longest.
+// Finds added tokens (<|endoftext|> and the like) in text: the leftmost one, and of those that begin there the longest.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class AddedTokenFinder {
     int32_t token = -1;         // the number given to add()
   };
 
-  void add(std::string_view content, int32_t token);  // content not empty; the last of equal ones wins
+  void add(std::string_view content, int32_t token);  // content: not empty; added twice, the later number holds
   bool empty() const { return nodes_.size() <= 1; }
   // First match that begins at or after `from`.
   Match find(std::string_view text, size_t from) const;

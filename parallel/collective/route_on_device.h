@@ -1,8 +1,9 @@
-// Routes between devices: what is packed, exchanged and absorbed is queued at once, and nothing passes the host.
+// Routes between devices: packing, exchange and decoding are queued on a stream at once, and no byte passes the host.
 //
-// The same routes as on the host (route.h), so the same bytes: each flow, or hop of a ring, is one exchange of all
-// ranks. Large slices go through the work space of the traffic piece by piece, each of them all the way. Messages are
-// packed when their exchange is closed.
+// The routes are those of the host (route.h), so the bytes are the same. Each flow, or hop of a ring, is one group of
+// sends and receives of all ranks. A slice that is larger than the work space (DeviceTraffic) goes piece by piece: all
+// exchanges of a piece are queued before those of the next. Point-to-point messages are packed when the exchange that
+// they belong to is closed (DeviceTraffic::close_exchange).
 #pragma once
 
 #include "parallel/collective/rehearsal.h"
@@ -11,20 +12,20 @@
 
 namespace thinwire {
 
-// A verb that is queued between devices: its lane points here (Communicator::lane_of).
+// An operation that is queued between devices: its lane points here (Communicator::lane_of).
 struct DeviceWork {
-  DeviceCommunicator* there = nullptr;  // nullptr: it is not
-  Stream* stream = nullptr;             // what it follows
-  const char* verb = "";
+  DeviceCommunicator* there = nullptr;  // nullptr: the operation goes through the host
+  Stream* stream = nullptr;             // the operation follows what is queued there
+  const char* verb = "";                // static text
   int peer = -1;
-  Ticket ticket;  // of what was queued last
-  int routes = 0;
+  Ticket ticket;   // of what was queued last
+  int routes = 0;  // queued so far
   explicit operator bool() const { return there != nullptr; }
-  // Runs a verb's task, which queues everything.
+  // Runs the operation's task, which queues everything and suspends nowhere. Rethrows what it throws.
   Ticket run(const Task& task);
 };
 
-// Memory of a verb beside its routes: of the host, or where the lane is queued.
+// Memory of an operation beside its routes: on the device for a lane that is queued there, else on the host.
 class VerbSpace {
  public:
   VerbSpace(const GroupLane& lane, int64_t bytes);
@@ -40,7 +41,8 @@ class VerbSpace {
   char* data_;
 };
 
-// Run by run_route(). Every coded call has a device coder, and none is lossless.
+// Queues the whole route; `lane.device` gets the ticket. Called by run_route(). Every coder is lossy and runs on
+// devices (CodedCall::device), else it is a CHECK.
 void queue_route(const GroupLane& lane, RouteRun run);
 
 }  // namespace thinwire

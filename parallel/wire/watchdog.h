@@ -1,19 +1,19 @@
 // Ends a job in which nothing moves any more, and says who waits for whom: one thread per rank, asleep nearly always.
 //
-// Silence is: somebody on this rank waits, or operations are open, and the flight recorder has seen no sign of life for
-// `seconds`. Nothing that others can hold up lies between that and the end: no lock of theirs, no MPI, no file. Files
-// are touched by a lane of its own (file_lane.h) that the watchdog waits for only so long; the process is ended by its
-// keeper (keeper.h) where it cannot end itself, and also where this thread does not get on.
+// The job ends when a rank was silent for `seconds`: a thread of it waits, or operations are open, and the flight
+// recorder has seen no progress. Ending it needs nothing that another thread may hold up: no lock, no MPI, no file.
+// Files are written by a thread of their own (file_lane.h), for which the watchdog waits a bounded time. Where the
+// process cannot end itself, or this thread itself hangs, its keeper (keeper.h) ends it.
 //
-// To find the culprit ranks ask each other for what they wait for, over connections of their own (watch_net.h) that the
-// engine of communication has no part in; also whoever is busy elsewhere or stuck inside the transport answers. Ranks
-// that do not answer are stopped, dead or unreachable. The lowest rank that answers prints one message, leaves
-// <directory>/watchdog.json, and all end with code 71.
+// To find the culprit, ranks ask each other what they wait for, over connections of their own (watch_net.h) that
+// Progress does not use: a rank that is busy elsewhere or stuck inside MPI still answers. Ranks that do not answer are
+// stopped, dead or unreachable. The lowest rank that answers prints one message and leaves <directory>/watchdog.json;
+// then all end with code 71.
 //
-// Files are the last resort, for ranks between which no such connection works, and for people: ranks write what they
-// wait for to <directory>/watchdog/rank<k>.txt, after half of the limit and again at each quarter; a file `alarm` makes
-// the others write theirs, and a file `verdict` makes every rank answer that still runs. Time during which this process
-// itself did not run (a suspended job) does not count as silence.
+// Files serve people, and ranks between which no such connection works: a silent rank writes what it waits for to
+// <directory>/watchdog/rank<k>.txt after half of the limit and again at each quarter; a file `alarm` makes the others
+// write theirs, and a file `verdict` makes every rank that still runs answer in its file. Time during which this
+// process did not run (a suspended job) does not count as silence.
 #pragma once
 
 #include <chrono>
@@ -38,17 +38,18 @@ namespace thinwire {
 struct WatchdogOptions {
   double seconds = 600.0;          // > 0
   std::string directory;           // shared by all ranks; may be empty
-  WatchNet* net = nullptr;         // joined, and outlives the watchdog; without both, a rank says what it knows itself
+  WatchNet* net = nullptr;         // joined, and outlives the watchdog; without it and `directory`, a rank names only
+                                   // what it waits for itself
   std::vector<std::string> hosts;  // per world rank, for the message; may be empty
   double answer_seconds = 1.0;     // how long the others have to answer once the limit is reached
   double grace_seconds = 1.0;      // between the message and the end (twice that where nothing is printed)
-  // Called once, by the rank that speaks for all: leaves the reason where the next life looks for it. A keeper does so
-  // by itself.
+  // Called once, on the rank that prints the message: leaves the reason where the next start of the run looks for it.
+  // Not called where there is a keeper, which does so itself.
   std::function<void(const std::string& message)> on_verdict;
   Keeper* keeper = nullptr;  // outlives the watchdog, too
   Keeper::Note note = Keeper::Note::kRunning;
-  // Tests: what ends the job (default: Transport::abort), what prints (default: stderr and the log file), and what it
-  // is all measured by (default: the system's clock); the clock outlives the watchdog.
+  // For tests: what ends the job (default: Transport::abort), what prints (default: stderr), and the clock (default:
+  // the system's), which outlives the watchdog.
   std::function<void(int code)> end;
   std::function<void(const std::string& message)> print;
   WatchClock* clock = nullptr;
@@ -65,11 +66,13 @@ class Watchdog {
  private:
   void run();
   double since(WatchClock::Time start) const { return std::chrono::duration<double>(clock_->now() - start).count(); }
-  bool sleep(double seconds, bool until_news = false);  // false: the destructor wants the thread back
+  // until_news: or until another rank asks or answers. False: the thread is to end.
+  bool sleep(double seconds, bool until_news = false);
   bool asked() const { return options_.net != nullptr && options_.net->lowest_asker() < transport_->size(); }
   void look_at_polls();
   WaitReport own_report() const;
-  // True: the task is over. It waits for nothing where files hang.
+  // Runs the task on the thread for files, and waits at most so long; not at all while an earlier one still hangs.
+  // True: the task is over.
   bool with_files(double seconds, std::function<void()> task);
   void write_report(const std::string& answers);
   void write_stacks(const std::string& answers);
@@ -92,10 +95,11 @@ class Watchdog {
   WatchClock system_clock_, *clock_;
   std::string folder_, own_file_, host_;
   FileLane files_{"tw-reports"};
-  double silence_s_ = 0.0;  // the thread's, as are:
-  uint64_t polls_ = 0;
-  WatchClock::Time polled_;
   Descriptor wake_;  // can be read when the thread is to end
+  // Used by the thread alone:
+  double silence_s_ = 0.0;
+  uint64_t polls_ = 0;       // the recorder's count when it was last read
+  WatchClock::Time polled_;  // when that had changed
   std::thread thread_;
 };
 

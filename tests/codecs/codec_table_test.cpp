@@ -1,4 +1,4 @@
-// The table of codecs: rows say what their codecs are, and what is derived from several rows holds for each.
+// The table of codecs: rows agree with the codecs that they make, and what is derived from several rows holds for each.
 #include "compression/codec_table.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(CodecTable, RowsSayWhatTheirCodecsAre) {
       const std::string name = made.codec != nullptr ? made.codec->name() : made.rounds->name();
       EXPECT_EQ(name.substr(0, row.name.size()), row.name);
     }
-    // What may stand in its place keeps the blocks, and is made from the same parameters.
+    // The cheaper codec that may replace it has the same blocks, and is made from the same parameters.
     if (row.cheaper == nullptr) continue;
     CodecSpec heavy = codec_spec(row.name, row.cases.front());
     EXPECT_EQ(cheaper_codec(heavy), heavy) << "nobody asked for it";
@@ -43,8 +43,8 @@ TEST(CodecTable, RowsSayWhatTheirCodecsAre) {
   }
 }
 
-// Changes everything outside of one aligned run of a message: what the run decodes to changes where a codec crosses
-// tensors, and only there.
+// Changes all elements of a message but one aligned run of it: what the run decodes to stays the same for exactly the
+// codecs of which codes_within() says so.
 TEST(CodecTable, CodesWithinWhatItSays) {
   constexpr int64_t kRun = 4096, kCount = 3 * kRun;
   const auto decoded = [](const Codec& codec, std::vector<float> x) {

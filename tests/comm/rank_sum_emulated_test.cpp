@@ -1,4 +1,4 @@
-// The kernel that adds what ranks contribute, thread by thread on the CPU, against the host's sums: the same bits.
+// The kernel that adds the contributions of ranks, emulated on the CPU: the same bits as the host's sums.
 #include <gtest/gtest.h>
 
 #include "parallel/collective/rank_sum.h"
@@ -22,13 +22,13 @@ TEST(RankSumEmulated, HasTheBitsOfTheHostsSums) {
     const int ranks = 1 + static_cast<int>(random() % 6),
               me = static_cast<int>(random() % static_cast<unsigned>(ranks));
     const int64_t count = 1 + random_count(random, 3000);
-    // Aligned to 16 bytes, as scratch is, or only to an element, as an odd piece of a gathered vector.
+    // Aligned to 64 bytes, as scratch is, or only to an element, as a piece of a gathered vector may be.
     const int64_t stride = random() % 2 == 0 ? (count * width + 63) / 64 * 64 : count * width;
     const auto shift = static_cast<size_t>(random() % 2 == 0 ? 0 : width);
     std::vector<char> others(static_cast<size_t>(stride * ranks) + 64 + 16);
     char* const base = others.data() + (64 - reinterpret_cast<uintptr_t>(others.data()) % 64) % 64;
     std::vector<Buffer> all = contributions(dtype, count, static_cast<uint64_t>(round), ranks);
-    if (round % 5 == 0) {  // what no sum launders, and signs of zeros
+    if (round % 5 == 0) {  // infinity and NaN stay in every sum; signs of zeros
       for (Buffer& b : all) b.set(0, -0.0);
       all[0].set(count - 1, round % 2 == 0 ? INFINITY : NAN);
     }
@@ -40,7 +40,7 @@ TEST(RankSumEmulated, HasTheBitsOfTheHostsSums) {
     std::vector<char> own_memory(static_cast<size_t>(count * width) + 96);
     char* const own = own_memory.data() + (64 - reinterpret_cast<uintptr_t>(own_memory.data()) % 64) % 64 + shift;
     std::memcpy(own, all[static_cast<size_t>(me)].view().data, static_cast<size_t>(count * width));
-    std::memset(base + me * stride, 0x7f, static_cast<size_t>(count * width));  // mine does not lie there
+    std::memset(base + me * stride, 0x7f, static_cast<size_t>(count * width));  // never read: `mine` is elsewhere
     Buffer expected(out_type, count), got(out_type, count);
     expected.fill(99, 0), got.fill(99, 0);
     const bool accumulate = random() % 2 == 0, in_place = out_type == dtype && !accumulate && random() % 2 == 0;

@@ -119,7 +119,7 @@ TEST(SplitRange, HalvesGoToTheEvenNeighbour) {
   }
 }
 
-// Any prefix of a blend keeps every set within a sample and a half of its share, and the request covers what is taken.
+// In any prefix of a blend no set is more than a sample above its share, and the request covers what is taken.
 TEST(Blend, KeepsToTheWeights) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 40; ++trial) {
@@ -164,7 +164,7 @@ TEST(BatchRamp, GrowsAsMegatrons) {
       EXPECT_EQ(global_batch_at(c, update.at(0)), update.at(1).get<int64_t>());
     }
     EXPECT_EQ(samples_after(c, i), r.at("total").get<int64_t>());
-    // A run of these samples has these steps; of less than a batch more, too.
+    // A run of these samples has i steps, and so has one of less than a batch more.
     for (const int64_t more : {int64_t{0}, c.global_batch - 1})
       if (samples_after(c, i) > c.ramp_samples) {
         EXPECT_EQ(iterations_of(c, samples_after(c, i) + more), i);
@@ -190,7 +190,7 @@ TEST(BatchRamp, CountsOnBehindOtherBatches) {
   EXPECT_EQ(samples_after(c, 3), 160);
   EXPECT_EQ(iterations_of(c, 260), 12);
   EXPECT_EQ(iterations_of(c, 100), 10);
-  // What goes on as it began counts the same, wherever it is cut.
+  // A run that resumes with the same batches counts as one that was never stopped, wherever it was cut.
   const DataConfig whole = ramp_config(16, 16, 100, 64);
   for (int64_t done = 0; done <= 10; ++done) {
     DataConfig rest = whole;
@@ -268,7 +268,7 @@ TEST(GptDataset, RefusesWhatHasNoTokensOrNoEnd) {
   });
 }
 
-// 10^8 tokens in 10^6 documents must be in order in seconds; the bound is loose so that a busy machine passes.
+// The index of 10^8 tokens in 10^6 documents is built in seconds; the bound is loose so that a busy machine passes.
 TEST(GptDataset, LargeFilesBuildInSeconds) {
   const test::TempDir dir;
   {

@@ -74,7 +74,7 @@ TEST_P(Files, AreReadOrRefused) {
   EXPECT_GT(refused, 0) << "nothing in the corpus is refused";
 }
 
-// Where a value stands in the corpus, one that nests without end: nobody may follow it down the stack.
+// Puts a list that nests 100,000 deep before a value of the corpus: no parser may overflow the stack on it.
 TEST_P(Files, WithoutABottomAreReadOrRefused) {
   constexpr int kDeep = 100000;
   const std::string bottomless = std::string(kDeep, '[') + std::string(kDeep, ']') + ",\"x\":";

@@ -153,7 +153,7 @@ def main():
             case("large_ragged", data, "large", 13, "50,25,25", 4294967295, 40, 11, 3),
             case("wide_no_request", data, "wide", 5, "1", 0, None),
             case("wide_long_sequence", data, "wide", 200, "1,0,0", 8, 7),
-            # 168 samples an epoch: int(0.80 * 168) = 134, so 133 of the last epoch set it apart and 134 do not.
+            # 168 samples an epoch, int(0.80 * 168) = 134: 133 wanted of the last epoch shuffle it apart, 134 do not.
             case("threshold_one_below", data, "short", 1, "1", 6, 168 + 133),
             case("threshold_met", data, "short", 1, "1", 6, 168 + 134),
             case("shortest_sequence", data, "short", 1, "3,2,1", 1, 150, 60, 20),
@@ -165,9 +165,9 @@ def main():
             blend(data, ["wide", "large", "short"], [1, 1, 1], 31, 9, "75,25,0", 6),
             # Position 18 is another set than with weights normalised once.
             blend(data, ["words", "short", "large", "bytes", "wide"], [1, 2, 1, 1, 1], 60, 6, "100,0,0", 7),
-            # A weight makes a blend of a single set: what is built beyond the request makes a second epoch.
+            # With a weight, a single set is a blend: the surplus that is built makes a second epoch.
             blend(data, ["words"], [1.0], 52, 5, "100,0,0", 3),
-            # A larger surplus makes an epoch more of the first set.
+            # A larger surplus makes one more epoch of the first set.
             blend(data, ["words", "short"], [2, 1], 60, 16, "100,0,0", 5, surplus=0.3),
         ],
         consumption=[],

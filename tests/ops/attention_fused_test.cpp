@@ -1,4 +1,4 @@
-// The fused attention that is built in, on a GPU: against the float64 oracle, and equal bits on repetition.
+// cuDNN's fused attention on a GPU: against the float64 oracle, and equal bits on repetition.
 #include "engine/base/ops/attention_fused.h"
 
 #include <cstdlib>
@@ -16,14 +16,14 @@
 namespace thinwire::test::attention_fused_test {
 namespace {
 
-// The library itself: our own kernels cannot step in.
+// cuDNN itself: our own kernels cannot take its place.
 FusedAttention& library(CudaExec& exec) {
   FusedAttention* fused = state_of(*exec).fused_attention();
   TW_CHECK(fused != nullptr, "fused attention is not there: ", fused_attention_name());
   return *fused;
 }
 
-// The tensors of a case on the GPU, q, k and v in one.
+// The tensors of a case on the GPU; q, k and v in one tensor.
 struct OnDevice {
   OnDevice(CudaExec& exec, AttentionTensors& x)
       : q(exec, x.q), out(exec, x.out), lse(exec, x.lse), dout(exec, x.dout), dq(exec, x.dq), ids(exec, ids_of(x)) {}
@@ -71,7 +71,7 @@ TEST(AttentionFused, AgreesWithFloat64) {
   }
 }
 
-// Twenty times the same bits, forward and deterministic backward, at sizes that fill the GPU.
+// Forward and deterministic backward give the same bits twenty times, at sizes that fill the GPU.
 TEST(AttentionFused, SameBitsTwentyTimes) {
   TW_NEEDS_GPU();
   CudaExec exec;
@@ -102,7 +102,7 @@ TEST(AttentionFused, SameBitsTwentyTimes) {
   }
 }
 
-// The table that training uses takes it, and does what it does.
+// The op that training calls goes to cuDNN for such a shape: it has the library's bits.
 TEST(AttentionFused, IsWhatTheTablePicks) {
   TW_NEEDS_GPU();
   CudaExec exec;
@@ -126,8 +126,8 @@ TEST(AttentionFused, IsWhatTheTablePicks) {
   EXPECT_TRUE(gpu.out.read().same_bits(fused));
 }
 
-// Parts go to the table, as layers give them to it: a plan that is not to be had is an error, and what the library is
-// not told of is counted.
+// Attention in parts, through the op that layers call. THINWIRE_ATTENTION=fused makes it an error that cuDNN has no
+// plan for a part that attention_calls() gives to it; counted are the parts that it gets and those of our own kernels.
 class PartsOnGpu {
  public:
   explicit PartsOnGpu(bool deterministic) {
@@ -173,7 +173,8 @@ class PartsOnGpu {
   std::unique_ptr<CudaExec> exec_;
 };
 
-// MHA and GQA, 64 and 128, bf16 and fp16, ragged ends, keys apart and among queries, merged in both orders.
+// MHA and GQA, heads of 64 and 128, bf16 and fp16, ragged ends, keys in rows of their own and among the queries, parts
+// merged in both orders.
 TEST(AttentionFused, PartsAgreeWithFloat64) {
   TW_NEEDS_GPU();
   struct Way {
@@ -198,7 +199,7 @@ TEST(AttentionFused, PartsAgreeWithFloat64) {
   }
 }
 
-// A long sequence in chunks beside the same at once: the library's own result. Five times the same bits.
+// A long sequence in chunks is near to cuDNN's result for the whole, and has the same bits five times.
 TEST(AttentionFused, PartsOfALongSequenceAreTheWhole) {
   TW_NEEDS_GPU();
   for (const int64_t members : {1, 4}) {
@@ -228,7 +229,7 @@ TEST(AttentionFused, PartsOfALongSequenceAreTheWhole) {
           const double off = std::abs(got.at(i) - want.at(i)) / (size + std::abs(want.at(i)));
           worst = worse(worst, off);
         }
-        // A handful of roundings to bf16 each.
+        // Each value is rounded to bf16 a few times.
         EXPECT_LT(worst, 0.03) << what << " of " << p.name();
         log_info(std::string(what) + " of " + p.name() + ": " + std::to_string(worst) + " off at most");
       };
@@ -239,7 +240,7 @@ TEST(AttentionFused, PartsOfALongSequenceAreTheWhole) {
   }
 }
 
-// The properties by which attention_support_test asks for a GPU that is not there, into the file that is named.
+// Writes the properties that attention_support_test describes GPUs by to the file that THINWIRE_DEVICE_JSON names.
 TEST(AttentionFused, SavesTheDevicesProperties) {
   TW_NEEDS_GPU();
   const std::string text = device_properties_json(0);

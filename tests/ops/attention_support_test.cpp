@@ -1,5 +1,5 @@
-// Which shapes cuDNN's fused attention takes on which GPU, by its own support check, which needs no GPU: so that a
-// change of the library, or of how we describe our tensors to it, shows before anybody pays for one.
+// Which shapes cuDNN's fused attention supports on which GPU, by cuDNN's own check, which needs no GPU: a change of the
+// library, or of how we describe our tensors to it, shows without one.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,8 +9,7 @@
 namespace thinwire::attention_support_test {
 namespace {
 
-// The properties that the library asks for, as it writes them itself on a GPU (device_properties_json), for GPUs of
-// each kind.
+// The properties of a GPU in cuDNN's own form (device_properties_json writes them on a GPU).
 std::string device_json(int sm) {
   struct Kind {
     int sm, processors, shared, shared_optin, l2;
@@ -73,7 +72,7 @@ TEST(AttentionSupport, TheShapesWeTrainRunFused) {
   }
 }
 
-// Parts of a sequence: all keys seen, the diagonal of as many keys as queries, and of more.
+// Parts of a sequence: every query sees all keys, or they are causal, with as many keys as queries or more.
 TEST(AttentionSupport, PartsOfLongSequencesRunFused) {
   struct Part {
     int64_t queries, keys;

@@ -1,4 +1,4 @@
-// The books of a pool of memory: random requests never share a block, waste little, and give back what nobody uses.
+// The bookkeeping of a memory pool: random requests never share a block, waste little, and unused blocks are returned.
 #include "engine/base/device/block_cache.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(BlockCache, RoundsUpByAnEighthAtMost) {
   EXPECT_EQ(BlockCache::rounded((size_t{1} << 30) + 1), (size_t{1} << 30) + (size_t{1} << 27));  // not 2 GiB
 }
 
-// The system, as addresses far apart that are never read.
+// Blocks "of the system" are addresses far apart that are never read.
 TEST(BlockCache, RandomRequests) {
   std::mt19937_64 rng(2);
   BlockCache cache;
@@ -69,7 +69,7 @@ TEST(BlockCache, RandomRequests) {
   EXPECT_TRUE(cache.all().empty());
 }
 
-// A step that repeats takes nothing new from its second time on; what loading took goes back.
+// From its second run on a step takes no new block; the block that loading took is returned.
 TEST(BlockCache, StepsThatRepeatTakeNothingNew) {
   BlockCache cache;
   uintptr_t next = 1 << 20;

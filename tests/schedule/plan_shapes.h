@@ -1,4 +1,4 @@
-// What the tests of plans share: names of schedules, and a walk over every shape of a sweep.
+// What the tests of plans share: names of schedules, and a walk over all shapes up to given sizes.
 #pragma once
 
 #include <functional>
@@ -18,6 +18,7 @@ inline std::string text_of(const PipelineShape& shape) {
          std::to_string(shape.chunks) + " micro-batches " + std::to_string(shape.micro_batches);
 }
 
+// Calls visit for 1 .. stages, 1 .. chunks (interleaved alone has more than one) and 1 .. micro_batches.
 inline void for_all_shapes(int stages, int chunks, int micro_batches,
                            const std::function<void(const PipelineShape&)>& visit) {
   for (ScheduleKind kind : kSchedules)
@@ -26,9 +27,11 @@ inline void for_all_shapes(int stages, int chunks, int micro_batches,
         for (int m = 1; m <= micro_batches; ++m) visit({kind, p, v, m});
 }
 
+// Forward or backward of a micro-batch, rather than communication or the optimizer.
 inline bool is_work(NodeKind kind) {
   return kind < NodeKind::kExchange;
 }
+// Whether activations of the micro-batch are needed no longer afterwards.
 inline bool finishes(NodeKind kind) {
   return kind == NodeKind::kBackward || kind == NodeKind::kBackwardWeight;
 }

@@ -1,4 +1,4 @@
-// Best fit among what is free.
+// Best fit: the smallest free block that is large enough.
 #include "engine/base/device/block_cache.h"
 
 #include <algorithm>

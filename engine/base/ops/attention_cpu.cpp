@@ -1,4 +1,4 @@
-// Deals attention's blocks of queries and keys out to threads, costly ones first.
+// Attention on the CPU: distributes blocks of queries and keys over threads, costly ones first.
 #include <omp.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace thinwire {
 namespace {
 
-// Queries that share one packing of keys and values: the heads of a group share it already.
+// Queries that share one packed copy of keys and values, beside the heads of their group, which share it anyway.
 int64_t forward_block(const AttentionShape& s) {
   return kAttentionStrip * std::max<int64_t>(1, 4 / s.heads_per_group);
 }
@@ -25,16 +25,16 @@ int64_t blocks_of(int64_t n, int64_t block) {
   return (n + block - 1) / block;
 }
 
-// Whether one thread does all five products of a (sample, group), or queries and keys are dealt out separately, which
-// makes scores and dP twice: 7 products instead of 5. Both give the same bits (see attention_kernel.h), so the threads
-// may decide.
+// False: one thread does all five products of a (sample, group). True: dq and dk, dv are tasks of their own, which
+// computes scores and dP twice: 7 products instead of 5, but more tasks. Both give the same bits (attention_kernel.h),
+// so the choice may depend on the number of threads.
 bool split_backward(const AttentionShape& s, int threads) {
   const int64_t units = s.batch * s.groups;
   return 5 * blocks_of(units, threads) * threads > 7 * units;
 }
 
-// body(task, scratch of the thread) for [0, tasks) in this order, a few neighbours at a time by whichever thread is
-// free: neighbours are groups of one sample, and a kernel fetches the next group's rows in advance.
+// Calls body(task, scratch of the thread) for [0, tasks) in this order; a thread that is free takes a few neighbours at
+// a time. Neighbours are groups of one sample: a kernel prefetches the next group's rows.
 template <typename Body>
 void deal_out(int threads, int64_t tasks, int64_t groups, std::byte* scratch, int64_t bytes_per_thread,
               const Body& body) {
@@ -52,7 +52,7 @@ int64_t padded(int64_t bytes) {
   return (bytes / 128 + 1) * 128 + 64;
 }
 
-// The most keys of a part.
+// Keys of a part; the last one may have fewer.
 int64_t keys_of_part(const AttentionBackward& op) {
   return op.keys_at_once > 0 ? std::min(op.keys_at_once, op.shape.kv_len) : op.shape.kv_len;
 }
@@ -115,11 +115,11 @@ void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
     });
     return;
   }
-  const int64_t pieces = blocks_of(keys_of_part(op), kKeyPiece);  // of every part
+  const int64_t pieces = blocks_of(keys_of_part(op), kKeyPiece);  // of a part
   const int64_t all_pieces = pieces * blocks_of(s.kv_len, keys_of_part(op)), blocks = blocks_of(s.q_len, block);
   deal_out(threads, (all_pieces + blocks) * units, s.groups, scratch, bytes, [&](int64_t task, std::byte* mine) {
     const int64_t unit = task % units, number = task / units;
-    const bool keys = number < all_pieces;  // the first keys are seen by most queries
+    const bool keys = number < all_pieces;  // these first, in order: most queries see the first keys
     AttentionRange range{unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len};
     if (!keys) {
       range.q_first = (blocks - 1 - (number - all_pieces)) * block;

@@ -17,7 +17,7 @@
 namespace thinwire {
 
 class MatmulPlans;     // matmul_plans_cuda.h
-struct MatmulPlace;    // the same
+struct MatmulPlace;    // matmul_plans_cuda.h
 class FusedAttention;  // attention_fused.h
 
 // Device memory that grows and is given back when the state goes. Growing waits for the stream first, and is refused
@@ -62,15 +62,15 @@ class CudaState : public OpState {
     return scratch_.moves() + product_scratch_.moves() + attention_scratch_.moves();
   }
 
-  // Whether products of 16-bit inputs take GELU and row sums along (THINWIRE_CUDA_FUSE=0 in the environment: they do
-  // not; the bits differ).
+  // Whether products of 16-bit inputs are fused with GELU and with row sums. THINWIRE_CUDA_FUSE=0 in the environment
+  // turns that off; the bits differ.
   ProductRules product_rules() const { return {capability_, fuses_}; }
-  // For products alone (op scratch stays untouched by matmul_cuda).
+  // For matmul_cuda alone, which does not touch scratch(): an op may call products while it holds scratch.
   MatmulPlace product_place(cudaStream_t stream);
   CudaScratch& product_scratch() { return product_scratch_; }
   Fp8Weights& fp8_weights() { return fp8_weights_; }
   MatmulPlans& matmul_plans() { return *matmul_plans_; }
-  // nullptr where cuDNN is not built in or not to be had.
+  // nullptr where cuDNN is not built in, or cannot be loaded here.
   FusedAttention* fused_attention() { return fused_attention_.get(); }
   CudaScratch& attention_scratch() { return attention_scratch_; }
 

@@ -1,4 +1,5 @@
-// Answers empty sums, and widens 16-bit inputs where the machine has no fast product of them.
+// The matrix product of the CPU: oneDNN's; 16-bit inputs are first widened to fp32 where the machine cannot multiply
+// them.
 #include "engine/base/ops/cpu_state.h"
 #include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
@@ -7,7 +8,7 @@
 namespace thinwire {
 namespace {
 
-// Pieces of a widened product: 3 x 4 MiB of scratch, and 1024 multiplications per converted number.
+// Sides of the pieces of a widened product: 3 x 4 MiB of scratch, and 1024 multiplications per converted number.
 constexpr int64_t kPiece = 1024;
 // Rows converted by one thread at a time.
 constexpr int64_t kRowsPerBlock = 32;
@@ -16,7 +17,7 @@ struct Shape {
   int64_t m, n, k;
 };
 
-// A matrix or vector of T at an element offset.
+// Address of an element of a matrix or vector.
 std::byte* at(const View& view, int64_t element) {
   return static_cast<std::byte*>(view.data) + static_cast<size_t>(element) * size_of(view.dtype);
 }
@@ -41,8 +42,8 @@ void finish(Exec& exec, const Matmul& op, const float* sum, const float* bias, i
   });
 }
 
-// Pieces of c in turn: each is summed in fp32 over pieces of K in ascending order, then rounded once. The cuts depend
-// on the shape alone.
+// Converts a and b to fp32 piece by piece. Each piece of c is summed in fp32 over the pieces of K in ascending order,
+// then rounded once. The cuts depend on the shape alone.
 void widened_product(Exec& exec, const Matmul& op, const Shape& s) {
   CpuOpState& state = cpu_state(exec);
   const int64_t mb = std::min(s.m, kPiece), nb = std::min(s.n, kPiece), kb = std::min(s.k, kPiece);
@@ -64,7 +65,7 @@ void widened_product(Exec& exec, const Matmul& op, const Shape& s) {
           widen(exec, op.a, s.m, k0, m0, k, m, a);
         else
           widen(exec, op.a, s.k, m0, k0, m, k, a);
-        const bool b_is_there = m0 > 0 && k == s.k;
+        const bool b_is_there = m0 > 0 && k == s.k;  // left by the rows of c above
         if (!b_is_there && op.trans_b) widen(exec, op.b, s.k, n0, k0, n, k, b);
         if (!b_is_there && !op.trans_b) widen(exec, op.b, s.n, k0, n0, k, n, b);
         TiledProduct product;
@@ -80,6 +81,7 @@ void widened_product(Exec& exec, const Matmul& op, const Shape& s) {
   }
 }
 
+// K = 0: the product is 0.
 void empty_sum(Exec& exec, const Matmul& op, const Shape& s) {
   float* zeros =
       reinterpret_cast<float*>(cpu_state(exec).product_scratch(static_cast<size_t>(2 * s.n) * sizeof(float)).data());

@@ -1,5 +1,4 @@
-// Cuts a norm by rows; parameter gradients go through one partial sum per block of rows.
-
+// Norms on the CPU: threads take blocks of rows; parameter gradients are summed from one partial sum per block.
 #include "engine/base/ops/cpu_state.h"
 #include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
@@ -8,7 +7,7 @@
 namespace thinwire {
 namespace {
 
-// Elements in a block of rows: enough to be worth a thread's waking.
+// Elements in a block of rows: enough work to be worth waking a thread.
 constexpr int64_t kBlockElements = 1 << 14;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Dense products of row-major matrices through oneDNN with bits that do not depend on threads; primitives are kept for
-// later calls.
+// Dense products of row-major matrices through oneDNN whose bits do not depend on the number of threads; oneDNN's
+// primitives are kept for later calls.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,9 @@ class ScratchBuffer {
   size_t capacity_ = 0;
 };
 
-// c[m,n] = op(a) op(b) (+ bias[n]) (+ c). a: [m,k] with row stride lda, or [k,m] when trans_a; b: [k,n], or [n,k] when
-// trans_b. input: fp32 or bf16 (a, b, bias); output: fp32, or bf16 with bf16 inputs. m, n, k > 0. bias may be null.
+// c[m,n] = op(a) op(b) (+ bias[n]) (+ c, where accumulate). a: [m,k], or [k,m] when trans_a; b: [k,n], or [n,k] when
+// trans_b. lda, ldb, ldc: distances of rows, in elements. a, b and bias are of type `input`, fp32 or bf16; c of type
+// `output`, fp32, or bf16 with bf16 inputs. m, n, k > 0. bias may be null. c overlaps none of the others.
 struct TiledProduct {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -41,16 +42,16 @@ struct TiledProduct {
   DType input = DType::f32, output = DType::f32;
 };
 
-// The same bits for any number of threads, which oneDNN alone does not give: where it takes a transposed a (its blocked
-// kernels, K >= 2048), AMX (bf16, K > 1024) or its classic gemm (AVX2, any layout) it divides K among threads when
-// there are few blocks of c. Two ways out:
+// oneDNN alone gives other bits for other numbers of threads: with a transposed a (its blocked kernels, K >= 2048), AMX
+// (bf16, K > 1024) or its classic gemm (AVX2, any layout) it divides K among threads when there are few blocks of c.
+// Two ways out:
 // - a not transposed on AVX-512, but for AMX and K > 1024: its blocked kernels ("brg") never divide K there, and run
 //   with its own threads;
 // - else c is cut into tiles by the shape alone, and each tile is a single-threaded product over all of K. Measured on
 //   2 busy cores (AVX-512-bf16), weight gradients run so at 0.92-1.2 times the speed of oneDNN's own threads in fp32
 //   and at 1.0-1.2 times in bf16.
 // Inside its classic gemm oneDNN takes packing memory from malloc at every call; all else is kept from the first call
-// on. Not shared by user threads.
+// on. Not thread-safe: an Exec has its own.
 class TiledProducts {
  public:
   TiledProducts();

@@ -1,4 +1,4 @@
-// Reads VmRSS and VmHWM (proc(5)). Limits: cgroups(7), sbatch(1).
+// Reads resident memory from proc(5), and limits from cgroups(7) and Slurm's variables (sbatch(1)).
 #include "engine/run/trace/memory_probe.h"
 
 #include <sys/resource.h>
@@ -26,14 +26,14 @@ int64_t status_field(const std::string& key) {
   return 0;
 }
 
-// The number in a file, 0 where there is none ("max").
+// The number in a file; 0 where there is no file, or a word in it ("max").
 int64_t number_in(const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
   return file >> number ? number : 0;
 }
 
-int64_t number_of_environment(const char* name) {
+int64_t number_in_environment(const char* name) {
   const char* text = std::getenv(name);
   return text == nullptr ? 0 : std::atoll(text);
 }
@@ -43,7 +43,7 @@ void lower_to(MemoryLimit& limit, int64_t bytes, const std::string& source) {
 }
 
 // Folders of the memory control groups that this process is in, the innermost first; `visit` says whether to go on.
-// Inside a container the path may be the host's, which is not to be seen here: its last parent is.
+// Inside a container the path may be the host's, which does not exist here; its last parent, the root, does.
 template <typename Visit>
 void for_each_memory_group(const std::string& proc, const std::string& groups, const Visit& visit) {
   std::ifstream entries(proc + "/self/cgroup");  // <number>:<controllers>:<path>
@@ -62,7 +62,7 @@ void for_each_memory_group(const std::string& proc, const std::string& groups, c
   }
 }
 
-// The number behind a word, -1 where there is none.
+// The number that follows a word in a file of "word number" lines; -1 where there is none.
 int64_t number_behind(const std::string& word, const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
@@ -85,11 +85,11 @@ MemoryLimit memory_limit(const std::string& proc, const std::string& groups) {
   for_each_memory_group(proc, groups, [&](const std::string& folder, bool is_v2) {
     const std::string file = folder + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
     lower_to(limit, number_in(file), file);
-    return true;  // groups around this one limit it, too
+    return true;  // the limits of enclosing groups hold, too
   });
-  constexpr int64_t kMiB = int64_t{1} << 20;  // 0: all that the node has
-  lower_to(limit, number_of_environment("SLURM_MEM_PER_NODE") * kMiB, "SLURM_MEM_PER_NODE");
-  lower_to(limit, number_of_environment("SLURM_MEM_PER_CPU") * number_of_environment("SLURM_CPUS_ON_NODE") * kMiB,
+  constexpr int64_t kMiB = int64_t{1} << 20;  // Slurm's unit; its 0 means all that the node has
+  lower_to(limit, number_in_environment("SLURM_MEM_PER_NODE") * kMiB, "SLURM_MEM_PER_NODE");
+  lower_to(limit, number_in_environment("SLURM_MEM_PER_CPU") * number_in_environment("SLURM_CPUS_ON_NODE") * kMiB,
            "SLURM_MEM_PER_CPU");
   return limit;
 }

@@ -1,4 +1,4 @@
-// Several runs in each chart, the first of them as what the others are measured against.
+// The page that compares runs: all of them in each chart and table; the first is the baseline.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +16,7 @@ bool knows_all_ranks(const RunData& run) {
   return std::any_of(run.steps.begin(), run.steps.end(), [](const StepPoint& p) { return p.wire_bytes_total > 0; });
 }
 
-// Sent so far, by all ranks where every run knows that, else by rank 0.
+// Bytes sent up to each step: by all ranks, or by rank 0 alone.
 std::function<std::vector<double>(const RunData&)> bytes_so_far(bool all_ranks) {
   return [all_ranks](const RunData& run) {
     double sum = 0.0;
@@ -59,8 +59,8 @@ std::string compare_table(const std::vector<RunData>& runs) {
                rows);
 }
 
-// The evaluation loss against the baseline's after equally many steps, the most that both have; says where that is not
-// the end of both. A run that was cut off, or is not over yet, is not compared to a whole one.
+// The evaluation loss over the baseline's, in percent, at the last step that both have evaluated; names the step unless
+// it is the last one of both, as where one run was cut off or still goes on.
 std::string gap_at_same_step(const RunData& run, const RunData& baseline) {
   for (auto e = run.evals.rbegin(); e != run.evals.rend(); ++e) {
     const auto same = std::find_if(baseline.evals.begin(), baseline.evals.end(),
@@ -108,7 +108,8 @@ std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) 
          "what was sent (rank 0); exposed: median, rank 0; tokens per second: median.</p>";
 }
 
-// What runs say by name, one column per run; `missing` for those that do not. all: rows in which they agree, too.
+// A table of named texts (`words`), one row per name, one column per run; `missing` where a run lacks the name. all:
+// with the rows in which all runs agree.
 std::string words_table(const std::vector<RunData>& runs, const std::string& title, const std::string& style,
                         const std::string& first, std::vector<std::pair<std::string, std::string>> RunData::*words,
                         const std::string& missing, bool all) {
@@ -140,7 +141,7 @@ std::string speed_bars(const std::vector<RunData>& runs) {
   return render(chart, "median over steps");
 }
 
-// One bar per run, one part per site: means per step.
+// One bar per run, one part of it per site: `field`, as a mean per step.
 std::string site_bars(const std::vector<RunData>& runs, const std::string& title, const std::string& note,
                       AxisFormat format, double SiteTotals::*field) {
   RowChart chart{.title = title, .format = format};
@@ -160,7 +161,7 @@ std::string site_bars(const std::vector<RunData>& runs, const std::string& title
   return render(chart, note);
 }
 
-// Two directories may end in the same name: then the whole path tells them apart.
+// Runs whose directories end in the same name are called by the whole path.
 std::vector<RunData> told_apart(const std::vector<RunData>& given) {
   std::vector<RunData> runs = given;
   for (size_t i = 0; i < runs.size(); ++i) {

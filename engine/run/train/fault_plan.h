@@ -8,12 +8,13 @@
 
 namespace thinwire {
 
-// faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]; rank 0 unless said. Points: "step.begin", "grad",
-// "step.end", "compute" (in the step, behind its backward passes), "loss", and the save points
-// ("save.begin" ... "save.after_prune"). A fault without "step" strikes each time. Actions: kill9, stop, segv, abort,
-// enospc (a write error), nomem (no memory), delay:SECONDS, nan or inf at the point "grad" (an element of a
-// gradient), scale:FACTOR at the point "loss" (what the rank adds to the step's loss), and flip at the point
-// "weights" (a bit of what the rank computes with, behind the step).
+// faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]. Without "rank": rank 0; without "step": every step.
+// At the points "step.begin", "compute" (in the step, behind its backward passes), "step.end" and the save points
+// (kSavePoints) the actions are kill9, stop, segv, abort, enospc (a write error), nomem (std::bad_alloc) and
+// delay:SECONDS. Three points have actions of their own:
+//   "grad"     nan, inf: an element of a gradient becomes that
+//   "loss"     scale:FACTOR: this rank's share of the step's loss is multiplied by it
+//   "weights"  flip: after the step, one bit of the weights that the rank computes with
 class FaultPlan {
  public:
   FaultPlan() = default;
@@ -21,14 +22,14 @@ class FaultPlan {
   FaultPlan(const std::string& json_text, bool allowed, int rank = 0);
 
   void set_step(int64_t step) { step_ = step; }
-  // Strikes if a fault is planned here and now.
-  // Save points count for the step whose save began last, however far the training thread has come since.
+  // Does what is planned for this point at this step: may end the process, sleep, or throw. A save point belongs to the
+  // step whose save began last, which an asynchronous save may reach many steps later.
   void reach(std::string_view point);
-  // The value to poison a gradient with at this step, or 0.
+  // What an element of a gradient becomes at this step (NaN or infinity); 0: nothing is planned.
   float poison() const;
-  // What this rank's loss of the step is multiplied by.
+  // What this rank's share of the step's loss is multiplied by; 1: nothing is planned.
   double loss_factor() const;
-  // Whether a bit of the weights is flipped behind this step.
+  // Whether a bit of the weights is flipped after this step.
   bool flips_weights() const;
   bool empty() const { return faults_.empty(); }
 
@@ -41,7 +42,7 @@ class FaultPlan {
   };
   std::vector<Fault> faults_;
   int64_t step_ = 0;
-  int64_t saving_step_ = 0;  // set while nothing is being written, so the writing thread reads it without a lock
+  int64_t saving_step_ = 0;  // set only while no save is under way, so the writing thread reads it without a lock
 };
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// Notices losses that jump: told apart from noise by median and MAD of the losses before.
+// Finds losses that jump: far above the median of the losses before, measured by their median absolute deviation (MAD).
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,23 @@
 
 namespace thinwire {
 
-// What it said of a loss.
 struct SpikeVerdict {
   bool spike = false;
   bool skip = false;     // the step is not to be applied
-  bool shift = false;    // the budget is spent: it is applied, and the window begins anew with it
-  double median = 0.0;   // of the window; this and the next where there is a spike
-  double spreads = 0.0;  // how far above, in spreads
+  bool shift = false;    // as many steps in a row as allowed were skipped: this one is applied, and the window restarts
+  double median = 0.0;   // of the window; this and the next where losses were judged
+  double spreads = 0.0;  // (loss - median) / spread
 };
 
-// Pure arithmetic on losses that all ranks have bit for bit, so all of them judge alike without a word. State: goes
-// into every checkpoint.
+// All ranks have the same bits of every loss, so they come to the same verdict without communication. The window is
+// saved in every checkpoint.
 class SpikeGuard {
  public:
   explicit SpikeGuard(const SpikeConfig& config) : config_(config) {}
 
-  // Once per step whose loss and gradients are finite. A spread is 1.4826 MADs (a standard deviation, of normal noise),
-  // but at least 1 % of the median: losses that hardly differ are no reason to skip one that does a little. Nothing is
-  // judged before a quarter of the window, at least 8 losses, is known.
+  // Call it once for every step whose loss and gradients are finite. A spread is 1.4826 MADs (the standard deviation,
+  // if the noise is normal), but at least 1 % of the median: where losses hardly differ, a small change is no spike. No
+  // loss is judged before the window holds a quarter of its losses, and at least 8.
   SpikeVerdict judge(double loss);
 
   void visit(StateVisitor& visitor);

@@ -1,4 +1,4 @@
-// Names ranks that compute much longer than their like, and ranks whose messages keep others waiting.
+// Names ranks that compute much longer than others of their pipeline stage, and ranks that keep others waiting.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,22 @@
 
 namespace thinwire {
 
-// What a rank tells of an interval.
+// One rank over one interval.
 struct RankTimes {
-  double compute_ms = 0.0, wait_ms = 0.0;  // medians of its steps: without, and in, waits for others
-  double awaited = 0.0;                    // votes: steps in which another rank waited for it most, and for long
+  double compute_ms = 0.0, wait_ms = 0.0;  // medians over steps: of the step without its waits, and of those waits
+  double awaited = 0.0;                    // votes: one per step and rank that waited for this one most, and for long
 };
 
-// Ranks of one kind do the same work (`kinds`, by rank: their pipeline stage); those that are alone in theirs are not
-// judged. A rank computes too long from `ratio` times the median of its kind on (of two: the shorter), where that is 20
-// ms at least. It keeps others waiting with as many votes as half of the `steps`, and twice the median of its kind; not
-// if it computes too long, which explains it. `since` is left to the caller.
+// Which ranks are stragglers. `kinds`: by rank, its pipeline stage; ranks of one kind do the same work and are
+// compared, a rank that is alone in its kind is not. The median of a kind is the lower one for an even number of ranks.
+// - A rank computes too long if its compute time is at least `ratio` times the median of its kind, and 20 ms above it.
+// - Else it keeps others waiting if it has at least steps / 2 votes, and twice the median of its kind.
+// Leaves `host` and `since` of the records to the caller.
 std::vector<StragglerRecord> judge_times(const std::vector<RankTimes>& times, const std::vector<int>& kinds,
                                          double ratio, int64_t steps);
 
-// Collective: all ranks call it behind every step, and get the same records every `interval` steps. A rank is named
-// when two intervals in a row say the same of it.
+// Collective: all ranks call after_step() after every step, and get the same records every `interval` steps. A rank is
+// named when it was a straggler of the same sort in two intervals in a row.
 class StragglerWatch {
  public:
   struct Report {
@@ -37,7 +38,8 @@ class StragglerWatch {
   StragglerWatch(int64_t interval, double ratio, std::vector<int> kinds, std::vector<std::string> hosts,
                  Control& control);
 
-  // waited_ns: for each rank (Progress::take_waits). Nothing where ranks were not compared.
+  // step_ms, wait_ms: this rank's step, and its waits for others in it. waited_ns: those by the rank that was waited
+  // for (Progress::take_waits). nullopt after a step that ends no interval.
   std::optional<Report> after_step(int64_t step, double step_ms, double wait_ms, const std::vector<int64_t>& waited_ns);
 
  private:
@@ -50,7 +52,7 @@ class StragglerWatch {
   Control* control_;
   std::vector<double> compute_ms_, wait_ms_, votes_;
   int64_t first_step_ = 0;
-  std::vector<StragglerRecord> suspected_, named_;  // of the interval before
+  std::vector<StragglerRecord> suspected_, named_;  // of the last interval
 };
 
 }  // namespace thinwire

@@ -231,7 +231,8 @@ class BadInput(RunCase):
                          "faults=[{\"at\":\"save.begin\",\"do\":\"kill9\"}]", "precision=int4", "split=a,b", "run_dir=", "threads_per_rank=65536", "seq_length=16777216", "hidden_size=131072"):
             cases[override] = ("train", "--config", self.config(f"o{len(cases)}"), override)
         for fault in ("{}", "[{}]", '[{"at":"here","do":"kill9"}]', '[{"at":"save.begin","do":"dance"}]', '[{"at":"grad","do":"kill9"}]', '[{"at":"step.end","do":"delay:x"}]',
-                      '[{"at":"step.end","step":1.5,"do":"abort"}]', "[5]"):
+                      '[{"at":"step.end","step":1.5,"do":"abort"}]', '[{"at":"step.end","step":-1,"do":"abort"}]', '[{"at":"step.end","stpe":1,"do":"abort"}]',
+                      '[{"at":"step.end","do":"delay"}]', '[{"at":"loss","do":"scale:"}]', "[5]"):
             cases["fault " + fault] = ("train", "--config", self.config(f"f{len(cases)}"), "--allow-faults", "faults=" + fault)
         with ThreadPoolExecutor(2) as pool:
             for name, done in zip(cases, pool.map(lambda c: run_program(c[0], *c[1:], cwd=self.here), cases.values())):

@@ -29,10 +29,14 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed, int rank) {
         !entry["do"].is_string()) {
       throw_bad_config(where + ": needs \"at\" and \"do\"");
     }
+    for (const auto& [key, value] : entry.items())
+      if (key != "at" && key != "do" && key != "step" && key != "rank")
+        throw_bad_config(where + ": unknown key " + key + "; there are at, step, rank and do");
     Fault fault;
     fault.at = entry["at"], fault.action = entry["do"];
     if (entry.contains("step")) {
-      if (!entry["step"].is_number_integer()) throw_bad_config(where + ": \"step\" is a whole number");
+      if (!entry["step"].is_number_integer() || entry["step"] < 0)
+        throw_bad_config(where + ": \"step\" is a whole number, 0 or more");
       fault.step = entry["step"];
     }
     const bool save_point =
@@ -42,10 +46,12 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed, int rank) {
       throw_bad_config(where + ": unknown point");
     for (const auto& [word, unit] : {std::pair("delay", "SECONDS"), std::pair("scale", "FACTOR")}) {
       const std::string start = std::string(word) + ":";
-      if (fault.action.rfind(start, 0) != 0) continue;
+      if (fault.action != word && fault.action.rfind(start, 0) != 0) continue;
+      const std::string amount = fault.action.substr(std::min(fault.action.size(), start.size()));
       char* end = nullptr;
-      fault.amount = std::strtod(fault.action.c_str() + start.size(), &end);
-      if (*end != '\0' || !(fault.amount >= 0.0)) throw_bad_config(where + ": " + start + unit + " is expected");
+      fault.amount = std::strtod(amount.c_str(), &end);
+      if (amount.empty() || *end != '\0' || !(fault.amount >= 0.0))
+        throw_bad_config(where + ": " + start + unit + " is expected");
       fault.action = word;
       break;
     }

@@ -18,8 +18,8 @@ class LossScaler {
 
   double scale() const { return scale_; }
   void update(bool overflow);
-  // What is loaded moves a dynamic scale alone, and not beyond the minimum and the hysteresis of this configuration:
-  // these keys may change between the lives of a run.
+  // Loading changes a dynamic scale alone, and not beyond the minimum and the hysteresis of this configuration: these
+  // keys may change from one job of a run to the next.
   void visit(StateVisitor& visitor);
 
  private:

@@ -24,7 +24,7 @@ class DeviceWatch {
  public:
   struct Options {
     double seconds = 0.0;                                             // 0: faults alone are noticed
-    std::function<void(const std::string& message)> on_verdict = {};  // leaves the reason where the next life looks
+    std::function<void(const std::string& message)> on_verdict = {};  // leaves the reason where the next job looks
     // Tests: what ends the process (default: _exit) and what prints (default: stderr and the log file).
     std::function<void(int code)> end = {};
     std::function<void(const std::string& message)> print = {};

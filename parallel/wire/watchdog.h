@@ -43,7 +43,7 @@ struct WatchdogOptions {
   std::vector<std::string> hosts;  // per world rank, for the message; may be empty
   double answer_seconds = 1.0;     // how long the others have to answer once the limit is reached
   double grace_seconds = 1.0;      // between the message and the end (twice that where nothing is printed)
-  // Called once, on the rank that prints the message: leaves the reason where the next start of the run looks for it.
+  // Called once, on the rank that prints the message: leaves the reason where the next job of the run looks for it.
   // Not called where there is a keeper, which does so itself.
   std::function<void(const std::string& message)> on_verdict;
   Keeper* keeper = nullptr;  // outlives the watchdog, too

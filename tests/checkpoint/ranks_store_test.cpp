@@ -166,7 +166,7 @@ TEST(RanksStore, AllRanksKilledAtAnySavePointOfAny) {
         EXPECT_EQ(step, position < rename ? 2 : 3) << point;
       }
       EXPECT_GE(step, 2);
-      // The next life, of another size, cleans up and goes on.
+      // The next job, of another size, cleans up and goes on.
       run_control_ranks(2, [&](Control& control) {
         Columns next(2, 5);
         CheckpointStore store(scratch.path(), quick_options(true), control);
@@ -501,7 +501,7 @@ TEST(RanksStore, SlowStorageIsNoHang) {
 }
 
 // With keep_last every rank reads back what it has written, and rank 0 none of that again: a fault behind a rank's own
-// reading is its alone to find, and the next life's.
+// reading is found by that rank alone, or by the next job.
 TEST(RanksStore, EachRankReadsBackItsOwnFiles) {
   constexpr int kRanks = 3, kVictim = 1;
   for (const auto& [at, found] : {std::pair("save.after_shard", true), std::pair("save.before_manifest", false)}) {

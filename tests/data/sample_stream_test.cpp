@@ -174,7 +174,7 @@ TEST_F(Streams, FingerprintListsEveryFileOnce) {
   EXPECT_NE(both, SampleStream(config_).fingerprint());
 }
 
-// Evaluation may be switched on and off between the lives of a run; the data stay the same data.
+// Evaluation may be switched on and off from one job of a run to the next; the data stay the same.
 TEST_F(Streams, FingerprintDoesNotDependOnEvaluation) {
   config_.train = {{dir_.file("a")}};
   config_.data.clear();

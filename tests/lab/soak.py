@@ -356,9 +356,9 @@ def page():
     early = sum("start_s" in f for c in kills for f in c["faults"])
     again = sum(c["step"] - c["resumed"] for c in lives["run"] if c["step"]) - run["steps"]
     text += f"""
-- {len(kills)} kills ended {len(kills)} of {len(lives['run'])} lives, {early} of them while the ranks were starting. Losses of all {run['steps']} steps and the last checkpoint ({run['tensors']} tensors: weights, optimizer, residuals, replicas; counters, texts) are {'**bit-equal**' if run['losses_equal'] and run['state_equal'] else '**NOT equal**'} to those of a run that nobody disturbed (`{run['state_hash'][1]}`, `{run['state_hash'][0]}`).
+- {len(kills)} kills ended {len(kills)} of {len(lives['run'])} jobs, {early} of them while the ranks were starting. Losses of all {run['steps']} steps and the last checkpoint ({run['tensors']} tensors: weights, optimizer, residuals, replicas; counters, texts) are {'**bit-equal**' if run['losses_equal'] and run['state_equal'] else '**NOT equal**'} to those of a run that nobody disturbed (`{run['state_hash'][1]}`, `{run['state_hash'][0]}`).
 - {again} steps were done again: {100 * again / run['steps']:.0f} %, since kills came faster than saves. A start took {spread([c['restart_s'] for c in lives['run'] if c['restart_s']])} s until its first step.
-- Submitted by hand: {run['by_hand']} times: a start on a full disk, or three saves that fail, end with 74, which is not queued again. The third life in a row without a new step, which would be the last one by the script's rule, was let live until it had one.{run.get('note', '')}
+- Submitted by hand: {run['by_hand']} times: a start on a full disk, or three saves that fail, end with 74, which is not queued again. The third job in a row without a new step, which would be the last one by the script's rule, was let run until it had one.{run.get('note', '')}
 """
     if good := verdicts.get("goodput"):
         cells = lives["goodput"]
@@ -387,7 +387,7 @@ def page():
 - The same kills as above without those of the disk, at random moments of the job's own time, starts included. `watchdog_seconds` is {WATCHDOG}: with the default of 600 s a stopped rank or a pulled cable costs ten minutes, whatever the checkpoints.
 """
     text += f"""
-How: {HOSTS} hosts of [the lab](../lab.md) on one machine of two cores that other programs used as well, {RANKS} ranks (tensor 2 x data 4, ZeRO-1, preset `thinwire`), `{SCRIPT}` as it is; a stand-in for LSF starts it again when it ends with 99, and never otherwise. Kills, victims and moments come from a seed; raw lives are in `soak_cells.jsonl`.
+How: {HOSTS} hosts of [the lab](../lab.md) on one machine of two cores that other programs used as well, {RANKS} ranks (tensor 2 x data 4, ZeRO-1, preset `thinwire`), `{SCRIPT}` as it is; a stand-in for LSF starts it again when it ends with 99, and never otherwise. Kills, victims and moments come from a seed; raw records are in `soak_cells.jsonl`.
 
     tests/lab/soak.py run; tests/lab/soak.py goodput; tests/lab/soak.py page    # the first two again while they end with 3
 """

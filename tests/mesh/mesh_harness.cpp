@@ -204,7 +204,7 @@ void check_gathers(Job& job, Replica& replica) {
   traffic.drain();
 }
 
-// All state of a rank between two lives, as a checkpoint would hold it.
+// All state of a rank between two jobs, as a checkpoint would hold it.
 struct Kept {
   std::map<std::string, std::vector<char>> tensors;
   std::map<std::string, int64_t> integers;

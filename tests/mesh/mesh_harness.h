@@ -97,7 +97,7 @@ struct Curve {
 Curve run(const Model& model, const Layout& layout, int samples, int steps,
           const std::function<void(int step)>& between = {});
 
-// The same in two lives: all state of `first` behind step `at` is what `then` goes on from. Both have the same ranks.
+// The same in two jobs: `then` resumes from all state that `first` has after step `at`. Both have the same ranks.
 Curve run_resumed(const Model& model, const Layout& first, const Layout& then, int samples, int steps, int at);
 
 // The first step in full: whole tensors by name, put together from the ranks' owned pieces.

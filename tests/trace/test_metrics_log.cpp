@@ -245,7 +245,7 @@ TEST(MetricsLog, FullDiskLosesLinesButNeverTearsOne) {
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 5}));
 }
 
-// A life that starts on a full disk: no room for a copy, and yet no step twice once there is room again.
+// A job that starts on a full disk: no room for a copy, and yet no step twice once there is room again.
 TEST(MetricsLog, ResumeCutsOnAFullDisk) {
   const test::Scratch scratch;
   const std::string path = scratch / "metrics.jsonl";

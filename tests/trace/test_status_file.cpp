@@ -36,7 +36,7 @@ TEST(StatusFile, FromRunningToPreempted) {
   EXPECT_TRUE(back.requeue);
 }
 
-// Two lives with time between them: wall time counts from the first start.
+// Two jobs with time between them: wall time counts from the first start.
 TEST(StatusFile, WallTimeGoesOnThroughLives) {
   const test::Scratch scratch;
   const std::string path = scratch / "status.json";
@@ -95,7 +95,7 @@ TEST(StatusFile, WhatAPeerHasFailedOfIsNotOverwrittenByItsLoss) {
   EXPECT_EQ(read_status(path).code, 71);
   StatusFile(path, 1).ended(ExitCode::kHungPeer, 4, "watchdog");
   EXPECT_EQ(read_status(path).message, "watchdog");
-  // Long ago: of a life that ended before this one could say that it runs.
+  // Long ago: of a job that ended before this one could say that it runs.
   StatusFile(path, 1).ended(ExitCode::kBadData, 4, "a token outside");
   auto j = nlohmann::json::parse(test::slurp(path));
   j["updated"] = "2026-01-01T00:00:00Z";
@@ -126,7 +126,7 @@ TEST(StatusFile, ARunThatGoesOnDoesNotOverwriteTheEndThatAPeerWrote) {
   EXPECT_EQ(read_status(path).state, "preempted");
   StatusFile next(path, 10);
   next.running(3);
-  EXPECT_EQ(read_status(path).state, "running") << "the next life";
+  EXPECT_EQ(read_status(path).state, "running") << "the next job";
 }
 
 TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {

@@ -1,4 +1,4 @@
-# Runtime keys that change between the lives of a run: each is taken as the user means it, or said aloud.
+# Runtime keys that change from one job of a run to the next: each is taken as the user means it, or said aloud.
 import json
 
 from run_support import RunCase, facts, generations, main

@@ -58,7 +58,7 @@ ROWS = [
     (10, "SIGTERM, SIGUSR1, SIGINT", "to mpirun and to one rank, at many moments", "the step ends, a checkpoint is saved; a second signal leaves at once", "75", "nothing",
      runs("ranks_test", "Ranks.test_a_signal_to_mpirun_saves_and_leaves_75_and_the_next_life_goes_on", "Ranks.test_a_signal_to_one_rank_stops_all")
      + runs("signal_test", "Signals.test_second_signal_leaves_at_once")),
-    (11, "job queued again", "a real Slurm on one machine, stand-ins of four batch systems", "resumes in the same directory; three lives without progress are enough", "75", "nothing",
+    (11, "job queued again", "a real Slurm on one machine, stand-ins of four batch systems", "resumes in the same directory; three jobs without progress are enough", "75", "nothing",
      [("ctest", "tests/sweep/batch_stand_ins_test.py", "batch_stand_ins_test"), ("ctest", "tests/sweep/slurm_test.py", "slurm_test")]),
     (12, "damaged data", "token files cut, flipped and shrunk, ids beyond the vocabulary", "refused with file and place", "65", "nothing",
      runs("bad_input_test", "BadInput.test_token_files") + runs("refusal_test", "Refusals.test_token_outside_the_vocabulary")),

@@ -178,7 +178,7 @@ EVAL_FACTS = ["step", "split", "eval_loss", "perplexity", "eval_tokens"]
 
 
 def facts(run_dir):
-    """What must be the same in each life of a run: everything but times and memory."""
+    """What a resumed run must repeat, as (steps, evaluations): everything but times and memory."""
     lines = read_metrics(run_dir)
     steps = [{k: line[k] for k in STEP_FACTS} for line in lines if "loss" in line]
     evals = [{k: line[k] for k in EVAL_FACTS} for line in lines if "eval_loss" in line]

@@ -383,7 +383,7 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
 }
 
 // Keeps the newest checkpoints until enough of them verify, removes all older ones. Those of this store and the one
-// that was loaded have been read, by all ranks together; older ones of an earlier life are read here.
+// that was loaded have been read, by all ranks together; older ones, of an earlier job, are read here.
 void CheckpointStore::prune() {
   if (options_.keep_last <= 0) return;
   const int64_t keep = std::max<int64_t>(options_.keep_last, 2);

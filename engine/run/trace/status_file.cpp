@@ -140,11 +140,11 @@ StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milli
     const std::optional<double> then = unix_seconds(last_->first_started);
     if (!then) return;
     status_.first_started = last_->first_started;
-    // To the fraction of a second, of which the text has none: else a life could begin before the one before ended.
+    // With fractions of a second, which the text lacks: else a job could begin before the one before it ended.
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     before_ = std::max(0.0, std::chrono::duration<double>(now).count() - *then);
   } catch (const Error&) {
-    // The first life, or a file that was damaged: it counts from now.
+    // The run's first job, or a file that was damaged: time counts from now.
   }
 }
 
@@ -188,8 +188,8 @@ void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) 
   write(true);
 }
 
-// Whether another rank's own failure stands there: that it cannot be reached since is no news. (A failure of the life
-// before does not: running() has taken its place.)
+// Whether the file holds another rank's own failure: that this rank cannot be reached since then is no news. (A failure
+// of the job before is no longer there: running() has replaced it.)
 bool StatusFile::failed_just_now() const {
   constexpr double kJustNow = 10.0;  // seconds
   try {

@@ -24,7 +24,7 @@ struct RunStatus {
   bool requeue = false;            // the same command, started again, goes on
   std::string host;
   int64_t pid = 0;
-  std::string first_started;  // of the run's first life
+  std::string first_started;  // when the run's first job started
   std::string started, updated;
   std::string spike;                    // the last loss that jumped, in words; empty: none
   std::vector<std::string> stragglers;  // text_of() of those that are named now
@@ -50,7 +50,7 @@ RunStatus read_status(const std::string& path);
 // Writes status.json atomically. A write that fails is one warning in the log, never the end of a run.
 class StatusFile {
  public:
-  // Fills host, pid, started and, from the file of the life before, first_started; writes nothing yet. `min_interval`:
+  // Fills host, pid, started and, from the file of the job before, first_started; writes nothing yet. `min_interval`:
   // `running` rewrites the file at most this often.
   StatusFile(std::string path, int64_t total_steps,
              std::chrono::milliseconds min_interval = std::chrono::milliseconds(1000));
@@ -68,9 +68,9 @@ class StatusFile {
   // the place of what that peer has just failed of.
   void ended(ExitCode code, int64_t step, const std::string& message = "");
   const RunStatus& status() const { return status_; }
-  // As the life before left it; nothing: this is the first.
+  // As the run's job before this one left it; nullopt: this is the first.
   const std::optional<RunStatus>& last() const { return last_; }
-  // Since the run's first start, the time between its lives included. Within a life by the monotonic clock.
+  // Since the run's first start, the time between its jobs included. Within a job by the monotonic clock.
   double wall_seconds() const;
 
  private:
@@ -84,7 +84,7 @@ class StatusFile {
   std::chrono::milliseconds min_interval_;
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  double before_ = 0.0;  // seconds from first_started to this life's start
+  double before_ = 0.0;  // seconds from first_started to the start of this job
   std::string known_;    // the file as this object found it, or wrote it last
   bool warned_ = false;
 };

@@ -1,4 +1,5 @@
-// The life of a run directory: lock, resume, checkpoints, metrics, status. The trainer's loop tells it what happened.
+// What a job does with its run directory: lock, resume, checkpoints, metrics, status. The trainer's loop tells it what
+// happened.
 #pragma once
 
 #include <chrono>

@@ -88,7 +88,7 @@ class StepTrace final : public OperationSink, public SpillSink {
   int64_t dropped_ = 0;
 };
 
-// Whether a trace shows step `step` (from 1) of a run whose first step since it was last started is `first_step`.
+// Whether a trace shows step `step` (from 1) in a job of the run whose first step is `first_step`.
 bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step);
 
 // Aligns the clocks of all ranks; all call it together. barrier() lets ranks go on at about the same moment;

@@ -38,7 +38,7 @@ void prove_plan(const RankLayout& layout) {
   TW_CHECK(fault.empty(), "the schedule is wrong: ", fault);
 }
 
-// What timing has decided, and where: here, in an earlier life, or in the run that is replayed.
+// What timing has decided, and where: here, in an earlier job of the run, or in the run that is replayed.
 struct Settled {
   PlanRevisions revisions;
   std::string origin;  // ranks, hosts, layout and rules
@@ -156,8 +156,8 @@ class Trainer {
     } else if (const char* why = train_on()) {
       return stop(why);
     }
-    // A life that ended after its last save may have left these undone. The splits are sized for train_iters, which may
-    // be less than what an earlier life has trained.
+    // A job that ended after its last save may have left these undone. The splits are sized for train_iters, which may
+    // be less than what an earlier job has trained.
     const int64_t before = run_.eval_interval > 0 ? std::min(progress_.step, run_.train_iters) / run_.eval_interval : 0;
     for (const auto& [split, times] : {std::pair(Split::kValid, before), std::pair(Split::kTest, int64_t{0})})
       if (!session_.has_evaluation(progress_.step, split) && !evaluate_split(split, times))
@@ -215,7 +215,7 @@ class Trainer {
 
   void open_trace() {
     if (!run_.layout.trace) return;
-    // Of a life of this run with more ranks.
+    // Removes the traces of an earlier job of this run with more ranks.
     std::error_code gone;
     for (int rank = job_.size(); job_.first() && std::filesystem::remove(trace_path(run_.run_dir, rank), gone);) ++rank;
     trace_ = std::make_unique<StepTrace>(job_.rank());

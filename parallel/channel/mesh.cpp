@@ -109,8 +109,8 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
           std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor),
       over_data, device_ != nullptr ? &device_->device() : nullptr);
   states_.push_back(states);
-  const bool publishes = kind == GroupKind::kParameterSync || kind == GroupKind::kEmbeddingSync;
-  Channel channel(std::move(communicator), std::move(compressions), publishes ? &gather_clock_ : &clock_,
+  const bool gathers_weights = kind == GroupKind::kParameterSync || kind == GroupKind::kEmbeddingSync;
+  Channel channel(std::move(communicator), std::move(compressions), gathers_weights ? &gather_clock_ : &clock_,
                   &counters(site), std::move(states), draws);
   if (prices_ != nullptr) channel.rehearse(&(*prices_)[static_cast<size_t>(site)]);
   return channel;

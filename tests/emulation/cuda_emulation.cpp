@@ -17,7 +17,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// Saves the registers that a call keeps and the stack pointer, and goes on where `to` was saved.
+// Pushes the callee-saved registers, stores the stack pointer to *from, and continues at `to`, which an earlier call
+// stored.
 extern "C" void tw_switch_stack(void** from, void* to);
 asm(R"(
 .text
@@ -60,7 +61,7 @@ struct Fiber {
   At at = At::kEnd;
   int where = 0;  // line of the barrier, or site of the shuffle
   uint64_t words[2] = {};
-  int turn = 0;  // shuffles so far, modulo 2: a word stays readable until the lane's next but one
+  int turn = 0;  // of words: shuffles so far, modulo 2. A word stays until the lane's shuffle after the next one
 };
 
 struct Machine {
@@ -159,7 +160,7 @@ void poison(unsigned char* memory, size_t bytes) {
   throw Error(ExitCode::kInternal, std::string(m.what) + ": threads wait for one another at different places:" + list);
 }
 
-// Lets a warp go on whose lanes have all come to the same shuffle; true if it was so.
+// Lets a warp go on if all its lanes have come to the same shuffle; returns whether they have.
 bool release_warp(Machine& m, size_t first) {
   for (size_t i = first; i < first + kWarp; ++i) {
     const Fiber& f = *m.fibers[i];
@@ -279,7 +280,7 @@ void run_grid(const char* what, int64_t grid_x, int64_t grid_y, int threads, siz
   grid_size = {static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y), 1};
   block_size = {static_cast<unsigned>(threads), 1, 1};
   make_fibers(m, static_cast<size_t>(threads));
-  // Any order must do.
+  // Kernels must not rely on the order of blocks: a random first one, ascending or descending.
   const int64_t blocks = grid_x * grid_y;
   const int64_t start = static_cast<int64_t>(m.order() % static_cast<uint64_t>(blocks));
   const bool backwards = m.order() % 2 == 0;

@@ -327,7 +327,7 @@ Curve run_rank(Transport& transport, const Order& order) {
   }
   curve.loss.reserve(static_cast<size_t>(order.steps)), curve.norm.reserve(static_cast<size_t>(order.steps));
   auto batch = batches.begin();
-  bool publishes = true;  // the step before was not skipped
+  bool stepped = true;  // the step before was not skipped
   const int64_t host_bytes = runner != nullptr ? runner->host_bytes() : 0;
   for (int s = 0; s < order.steps; ++s) {
     between(s);
@@ -343,9 +343,9 @@ Curve run_rank(Transport& transport, const Order& order) {
     }
     // (The price is that of the host's algorithms, which between nodes are others.)
     const bool priced = runner == nullptr || config.layout.ranks_per_node == 0;
-    if (s > warm_up && job.mesh() != nullptr && !order.between && priced && publishes)
+    if (s > warm_up && job.mesh() != nullptr && !order.between && priced && stepped)
       check_prices(prices, outcome);  // the first has no gathers behind a step
-    publishes = !outcome.skipped;
+    stepped = !outcome.skipped;
   }
   if (runner != nullptr) {
     // Tokens went to the device and sums came back, chunks out and in, and nothing else crossed: what ranks send each

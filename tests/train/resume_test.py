@@ -1,4 +1,4 @@
-# The resume law on whole runs: killed at any moment, started again, and in the end the same bits as a run left alone.
+# Whole runs that are killed at any moment and started again end with the same bits as a run left alone.
 import random
 import time
 

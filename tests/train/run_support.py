@@ -35,7 +35,7 @@ def text_of(paragraphs, seed):
 
 
 def fault(row, **facts):
-    """Says for fault_matrix.py what a fault came to: seconds, code."""
+    """Prints what became of a fault (seconds, code) for fault_matrix.py to read."""
     print("fault:", json.dumps({"row": row, **{k: round(v, 2) if isinstance(v, float) else v for k, v in facts.items()}}), flush=True)
 
 
@@ -97,7 +97,7 @@ class Running:
         self.lines.put(None)
 
     def wait_for(self, part, limit=LIMIT_S):
-        """Returns when a line with `part` in it appeared; False when the program ended without it."""
+        """True once a line with `part` in it appeared; False when the program ended without it. queue.Empty after `limit` seconds."""
         deadline = time.monotonic() + limit
         ended = 0
         while ended < 2:
@@ -273,7 +273,7 @@ class RunCase(unittest.TestCase):
 
 
 def mount_small(directory, size):
-    """A file system of its own size in bytes; returns None, or why there is none here."""
+    """Mounts a tmpfs of `size` bytes; returns None, or the reason that this machine cannot."""
     if os.geteuid() != 0:
         return "mounting a small tmpfs needs root"
     Path(directory).mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def mount_small(directory, size):
 
 
 class MemoryGroup:
-    """A control group (version 1 or 2) with a limit of memory; `why`: there can be none here."""
+    """A control group (version 1 or 2) with a limit of memory in bytes; `why`: the reason that there is none here, or None."""
 
     def __init__(self, name, limit):
         v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
@@ -296,7 +296,7 @@ class MemoryGroup:
             self.why = f"no control group for memory: {e}"
 
     def enter(self):
-        """For preexec_fn: the largest of what is started so is killed first."""
+        """For preexec_fn: puts the new process into the group, first in line for the kernel to kill."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -304,7 +304,7 @@ class MemoryGroup:
         return int(re.search(r"^oom_kill (\d+)", self.events.read_text(), re.M)[1])
 
     def fill(self):
-        """A neighbour takes what is left, until somebody else has been killed for it."""
+        """Forks a process that takes all memory the group has left, until the kernel has killed some process of the group for it."""
         pid = os.fork()
         if pid == 0:
             taken = []

@@ -3,23 +3,24 @@ from run_support import RunCase, facts, main, read_metrics
 
 SIX = {"num_attention_heads": 4, "num_layers": 3, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "train_iters": 6, "eval_iters": 0}
 CODED = {"compression": {"preset": "thinwire", "adapt": False}}
-# Ranks and keys; the rank that is struck, and who is named then (first what is shared with the other ranks).
+# Ranks and keys; the rank whose bit is flipped, and what the error names: the tensor, that rank or another one, and the rank that it differs from.
 LAYOUTS = {
     "data": (2, {}, 1, "embedding.word.weight of rank 1 differs from rank 0's"),
     "coded": (2, CODED, 1, "embedding.word.weight of rank 1 differs from rank 0's"),
     "coded_zero1": (3, {**CODED, "train_batch_size": 6, "zero_optimization": {"stage": 1}}, 2, "embedding.word.weight of rank 2 differs from rank 0's"),
     "tied_ends": (2, {"pipe_parallel_size": 2}, 0, "embedding.word.weight of rank 1 differs from rank 0's"),
-    # Tries light codes from update 8 on, and ends before what is measured decides anything; both ends of the embedding are one group.
+    # Tries light codes from step 8 on, and ends before a measurement decides anything; both ends of the embedding are one group.
     "tied_light": (4, {"compression": {"preset": "thinwire", "adapt": True}, "zero_optimization": {"stage": 1}, "pipe_parallel_size": 2, "num_layers": 4, "train_iters": 11, "vocab_size": 1024},
                    0, "embedding.word.weight of rank"),
     "tensor_and_data": (4, {**CODED, "model_parallel_size": 2, "precision": "bfloat16"}, 3, "embedding.word.weight of rank 3 differs from rank 1's"),
 }
-# Nothing of these ranks outlives an update that another has, too: only that the comparison itself holds.
+# Here no two ranks keep the same weights from step to step, so there is nothing to compare: the check must disturb nothing.
 SHARDED = {
     "zero3": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "schedule": "interleaved", "num_layers": 4, "virtual_chunks": 2}),
     "hpz": (4, {**CODED, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2}, "ranks_per_node": 2}),
 }
-# What an evaluation could disturb besides: publications that an update leaves for later draw by chance as of their own update; weights are kept over an update; only one end of a tied embedding is in the rule.
+# What an evaluation could disturb: parameter all-gathers that a step leaves for later, whose stochastic rounding is seeded by that step; weights that are held over a step; a
+# rule for one end of a tied embedding alone.
 CHANCE = {"codec": "block_int", "bits": 8, "rounding": "stochastic", "min_bytes": 0}
 TIMED = {
     # Tensor ranks hold whole tensors behind shards of other lengths.
@@ -37,7 +38,7 @@ TIMED = {
 
 
 def traffic(run_dir):
-    """Bytes of every site but control (which an evaluation's own sum is part of), update by update."""
+    """Bytes of every site, step by step; without control, which the sum of an evaluation's losses belongs to."""
     return [{site: (s["logical_bytes"], s["wire_bytes"], s["wire_bytes_total"]) for site, s in m["comm"].items() if site != "control"}
             for m in read_metrics(run_dir) if "loss" in m]
 
@@ -46,7 +47,7 @@ class WeightHash(RunCase):
     plain_runs = {}  # run directories, which the tests share
 
     def plain(self, name, ranks, keys):
-        """The same run without anything to be disturbed by."""
+        """The run directory of the same configuration without checks or evaluations."""
         if name not in self.plain_runs:
             config = self.config(name + "_plain", **{**SIX, **keys})
             self.train(config, ranks=ranks, expect=0)
@@ -80,7 +81,7 @@ class WeightHash(RunCase):
                     self.assertTrue(all(m["comm"]["zero.parameter"]["wire_bytes_total"] > 0 for m in lines if "eval_loss" in m))
 
     def test_a_skipped_update_changes_nothing_either(self):
-        # Behind it weights are gathered, and drawn, as behind any other.
+        # After a skipped step weights are gathered, with stochastic rounding, as after any other.
         poison = [{"at": "grad", "step": 3, "rank": 0, "do": "inf"}]
         for name in ("zero3", "held", "chance3"):
             ranks, keys = {**SHARDED, **TIMED, "chance3": (2, {"zero_optimization": {"stage": 3}, "compression": {"adapt": False, "zero.parameter": CHANCE}})}[name]

@@ -476,7 +476,7 @@ class FakeRank {
     if (wrong != 0) throw std::runtime_error("gradients are wrong");
   }
 
-  // The optimizer has made zeros of what it owns, publishing of the rest.
+  // The optimizer has zeroed the gradients that it owns, the parameter all-gathers the rest.
   void check_no_gradients() {
     int64_t left = 0;
     for (const View& memory : store_.gradient_memory()) {

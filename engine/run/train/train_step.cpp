@@ -132,7 +132,7 @@ void TrainStep::execute(const PlanNode& node, const Call& call, StepOutcome& out
     }
     case NodeKind::kGather: {
       const auto t = timer.measure(StepPart::kOptimizer);
-      if (!outcome.skipped) return publish();
+      if (!outcome.skipped) return step_and_gather();
       return replica_.traffic().forget_gathered();  // the next step gathers as behind any other
     }
   }
@@ -309,9 +309,9 @@ void TrainStep::step_piece(size_t piece) {
   r.optimizer().apply_piece(r.exec(), r.buffers().state, piece, r.summed());
 }
 
-// What the next forward pass needs first is on its way while the rest is updated; the last of it travels under that
-// pass.
-void TrainStep::publish() {
+// Steps the weights unit by unit and starts the parameter all-gather of each at once: those that the next forward pass
+// needs first travel while others are stepped, the last ones during that pass.
+void TrainStep::step_and_gather() {
   if (replica_.mesh() != nullptr) replica_.mesh()->begin_parameter_gathers();
   unit_steps_.begin();
   replica_.traffic().start_param_sync(

@@ -101,7 +101,7 @@ class TrainStep {
   void control(StepOutcome& outcome);
   void step_weights(const StepOutcome& outcome);
   void step_piece(size_t piece);
-  void publish();
+  void step_and_gather();
   std::string first_non_finite();
   Mail& mail(int chunk, int slot) { return mail_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot)); }
 

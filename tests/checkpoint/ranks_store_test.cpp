@@ -1,5 +1,5 @@
 // Several ranks save one checkpoint: whatever strikes any of them, at any point, all learn the same, and an older
-// generation stays good.
+// checkpoint stays good.
 #include <signal.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// kill -9 at every save point, sync and async: afterwards the previous or the new generation loads, bit for bit.
+// kill -9 at every save point, sync and async: afterwards the previous or the new checkpoint loads, bit for bit.
 #include <signal.h>
 
 #include <algorithm>

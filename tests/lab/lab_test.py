@@ -19,7 +19,7 @@ LAB = os.path.join(ROOT, "scripts", "lab")
 PROBE = os.environ.get("THINWIRE_LAB_PROBE", os.path.join(ROOT, "build", "tests", "lab_probe"))
 os.environ.setdefault("THINWIRE_BUILD", os.path.dirname(os.path.dirname(PROBE)))  # before run_support looks
 sys.path.insert(0, os.path.join(ROOT, "tests", "train"))
-from run_support import BUILD, FULL, environment, facts, fault, generations, read_generation, run_program, text_of  # noqa: E402
+from run_support import BUILD, FULL, checkpoints_in, environment, facts, fault, read_checkpoint, run_program, text_of  # noqa: E402
 NAME = f"test-{os.getpid()}"
 
 
@@ -261,7 +261,7 @@ def test_train_over_a_pulled_cable():
             job = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment())
             try:
                 end = time.monotonic() + 30
-                while not saved.is_dir() or not generations(saved):
+                while not saved.is_dir() or not checkpoints_in(saved):
                     assert job.poll() is None and time.monotonic() < end, (here / "said").read_text()[-3000:]
                     time.sleep(0.05)
                 lab("link", "h1", "down")
@@ -282,7 +282,7 @@ def test_train_over_a_pulled_cable():
         assert json.loads((here / "run" / "watchdog.json").read_text())["culprits"] == [0, 1]
         status = json.loads((here / "run" / "status.json").read_text())
         assert (status["code"], status["reason"], status["requeue"]) == (71, "hung_peer", True), status
-        last = json.loads((generations(saved)[-1] / "manifest.json").read_text())["step"]
+        last = json.loads((checkpoints_in(saved)[-1] / "manifest.json").read_text())["step"]
         again = lab("run", "-n", "2", "--", str(BUILD / "train"), "--config", str(config), f"train_iters={last + 20}", env=environment())
         assert "resumed" in again.stdout + again.stderr, again
         steps = [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
@@ -372,7 +372,7 @@ def test_a_changed_link_changes_what_is_sent():
 
         follow(steps, f"compression.revisions={run}/revisions.jsonl", f"run_dir={here}/again")
         assert facts(run)[0] == facts(here / "again")[0], "the replay has other losses"
-        first, second = (read_generation(generations(d / "checkpoints")[-1]) for d in (run, here / "again"))
+        first, second = (read_checkpoint(checkpoints_in(d / "checkpoints")[-1]) for d in (run, here / "again"))
         assert first["step"] == second["step"] == steps and first["tensors"] == second["tensors"], "the replay has other weights"
         # Both ranks on one host: no link of before.
         said = follow(steps + 2, hosts=("-ppn", "2"))

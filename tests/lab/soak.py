@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "tests/train"), str(ROOT / "scripts")]
 from lab_namespaces import namespace_id  # noqa: E402
-from run_support import BUILD, environment, facts, generations, read_generation, read_metrics, run_program, text_of  # noqa: E402
+from run_support import BUILD, checkpoints_in, environment, facts, read_checkpoint, read_metrics, run_program, text_of  # noqa: E402
 
 LAB, SCRIPT = ROOT / "scripts/lab", "scripts/lsf/many_nodes_cpu.sh"
 CELLS = ROOT / "docs/results/soak_cells.jsonl"
@@ -296,7 +296,7 @@ exec "{LAB}" run -n "$ranks" --shm --name {self.lab} -- "$@"
 
     def compare(self):
         runs = [self.here / n for n in ("alone", "killed")]
-        last = [read_generation(generations(self.here / "disk" / n)[-1]) for n in ("alone", "killed")]
+        last = [read_checkpoint(checkpoints_in(self.here / "disk" / n)[-1]) for n in ("alone", "killed")]
         def digest(value):
             return hashlib.sha256(repr(sorted(value.items())).encode()).hexdigest()[:16]
         verdict = {"kind": "run", "seed": self.o.seed, "steps": last[0]["step"], "losses_equal": facts(runs[0]) == facts(runs[1]) and len(facts(runs[0])[0]) == last[0]["step"],

@@ -15,7 +15,7 @@ import slurm_cluster
 from sweep_support import BUILD, ROOT, SweepCase, environment
 
 sys.path.insert(0, str(ROOT / "tests" / "train"))
-from run_support import facts, generations, main, read_generation  # noqa: E402
+from run_support import checkpoints_in, facts, main, read_checkpoint  # noqa: E402
 
 WHY_NOT = slurm_cluster.missing()
 if not WHY_NOT and not shutil.which("mpirun"):
@@ -97,7 +97,7 @@ class SlurmTest(SweepCase):
         """Losses digit for digit; weights, optimizer and counters bit for bit."""
         left, right = self.shared / twin, self.shared / name
         self.assertEqual(facts(left), facts(right))
-        a, b = (read_generation(generations(d / "checkpoints")[-1]) for d in (left, right))
+        a, b = (read_checkpoint(checkpoints_in(d / "checkpoints")[-1]) for d in (left, right))
         self.assertEqual(a["step"], b["step"])
         self.assertTrue(any(n.startswith("model/") for n in a["tensors"]))
         self.assertEqual(sorted(a["tensors"]), sorted(b["tensors"]))

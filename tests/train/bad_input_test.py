@@ -7,7 +7,7 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from run_support import ROOT, RunCase, generations, main, run_program
+from run_support import ROOT, RunCase, checkpoints_in, main, run_program
 
 BAD = {64, 65, 74, 78}
 
@@ -153,7 +153,7 @@ class BadInput(RunCase):
 
     def test_checkpoints(self):
         chance = random.Random(6)
-        newest = generations(self.good / "checkpoints")[-1]
+        newest = checkpoints_in(self.good / "checkpoints")[-1]
         manifest, shard = (newest / "manifest.json").read_bytes(), (newest / "shard_00000.safetensors").read_bytes()
         flips = {f"shard byte {at}": (manifest, patched(shard, at, bytes([shard[at] ^ 1]))) for at in [0, 9, 500] + [chance.randrange(len(shard)) for _ in range(3)]}
         flips |= {f"manifest byte {at}": (patched(manifest, at, bytes([manifest[at] ^ 4])), shard) for at in [0, 40] + [chance.randrange(len(manifest)) for _ in range(3)]}

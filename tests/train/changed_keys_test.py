@@ -1,7 +1,7 @@
 # Runtime keys that change from one job of a run to the next: each is taken as the user means it, or said aloud.
 import json
 
-from run_support import RunCase, facts, generations, main
+from run_support import RunCase, checkpoints_in, facts, main
 
 
 class ChangedKeys(RunCase):
@@ -87,7 +87,7 @@ class ChangedKeys(RunCase):
         for before, after, scale in (("fp16", "bf16", 1.0), ("bf16", "fp16", 65536.0), ("fp32", "bf16", 1.0)):
             with self.subTest(before=before, after=after):
                 old = self.stopped(f"{before}_{after}", 4, train_iters=8, precision=before)
-                saved = generations(self.run_dir(old) / "checkpoints")[-1]
+                saved = checkpoints_in(self.run_dir(old) / "checkpoints")[-1]
                 elsewhere = self.config(f"{before}_{after}_elsewhere", train_iters=8, precision=after, load=str(saved))
                 for done, config in ((self.train(elsewhere), elsewhere), (self.train(old, f"precision={after}"), old)):
                     self.expect(done, 0)

@@ -3,7 +3,7 @@ import random
 import re
 import shutil
 
-from run_support import FULL, RunCase, facts, generations, main, read_metrics, residual_sums, run_program
+from run_support import FULL, RunCase, checkpoints_in, facts, main, read_metrics, residual_sums, run_program
 
 STEPS = 14
 MODEL = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "train_batch_size": 8, "train_iters": STEPS,
@@ -128,7 +128,7 @@ class CodedResume(RunCase):
         loaded = self.config("loaded", **keys, load=str(self.run_dir(killed) / "checkpoints"))
         done = self.train(loaded, ranks=2, expect=0)
         self.assertNotIn("start at zero", done.out + done.err)
-        self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(self.run_dir(loaded) / "checkpoints")[-1])
+        self.assert_same_state(checkpoints_in(self.run_dir(alone) / "checkpoints")[-1], checkpoints_in(self.run_dir(loaded) / "checkpoints")[-1])
 
     def test_states_of_other_elements_are_not_taken(self):
         # Their names and sizes fit: fewer data ranks, one rank, another layer, another algorithm.
@@ -178,7 +178,7 @@ class CodedResume(RunCase):
                     before, saved = saved, self.run_dir(config) / "checkpoints"
                     if skips:
                         self.assertIn("dealt out anew", done.out + done.err)
-                        sums = [residual_sums(generations(d)[-1]) for d in (before, saved)]
+                        sums = [residual_sums(checkpoints_in(d)[-1]) for d in (before, saved)]
                         self.assert_same_sums(*sums, 1 / 128 if name == "sums" else 1e-6)
 
     def assert_same_sums(self, before, after, tolerance):

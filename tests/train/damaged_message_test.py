@@ -3,7 +3,7 @@ import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from run_support import BUILD, RunCase, facts, generations, main, read_generation, read_metrics, run_program
+from run_support import BUILD, RunCase, checkpoints_in, facts, main, read_checkpoint, read_metrics, run_program
 
 FIRST = 40  # messages of a rank before the mesh with its checksums stands, at most
 LAST = 10  # ... of the last votes, behind which rank 0 calls the run finished
@@ -60,7 +60,7 @@ class DamagedMessages(RunCase):
         # Many fall on weights that this text has no token for: the first that matters is enough.
         places, whole = self.places("plain", False, 36)
         def ended(config):
-            return facts(self.run_dir(config)), read_generation(generations(self.run_dir(config) / "checkpoints")[-1])["tensors"]
+            return facts(self.run_dir(config)), read_checkpoint(checkpoints_in(self.run_dir(config) / "checkpoints")[-1])["tensors"]
         good = ended(whole)
         def outcome(place):
             config, done = self.flip("plain", False, place)

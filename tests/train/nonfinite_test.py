@@ -2,7 +2,7 @@
 import array
 import math
 
-from run_support import RunCase, facts, generations, main, read_generation, read_metrics, run_program
+from run_support import RunCase, checkpoints_in, facts, main, read_checkpoint, read_metrics, run_program
 
 EVERY_STEP = {"train_iters": 8, "save_interval": 1, "hidden_dropout": 0.1}
 LOW_RANK = {"rank": 4}  # the preset's ranks would shrink no matrix of so small a model
@@ -12,15 +12,15 @@ CODED = [({"preset": "thinwire"}, {"zero_optimization": {"stage": 1}}, 2, False)
          ({"preset": "loco"}, {}, 2, True)]
 
 
-def coding_of(generation):
+def coding_of(checkpoint):
     """Tensors of what coding remembers: residuals, their 8-bit codes and scales, warm starts, counts of messages."""
-    return {name: value for name, value in read_generation(generation)["tensors"].items() if "coding/" in name}
+    return {name: value for name, value in read_checkpoint(checkpoint)["tensors"].items() if "coding/" in name}
 
 
-def residual_norm(generation):
+def residual_norm(checkpoint):
     """Of all ranks together; residuals in 8 bits are told by their scales."""
     total = 0.0
-    for name, (_, _, data) in coding_of(generation).items():
+    for name, (_, _, data) in coding_of(checkpoint).items():
         if name.endswith(("residual", "residual_scales")):
             total += sum(x * x for x in array.array("f", data))
     return math.sqrt(total)
@@ -32,9 +32,9 @@ class NonFinite(RunCase):
 
     def assert_no_trace(self, config, step):
         """The checkpoints before and after a skipped step hold the same weights and moments; only the counters tell."""
-        found = {read_generation(g)["step"]: g for g in generations(self.run_dir(config) / "checkpoints")}
+        found = {read_checkpoint(g)["step"]: g for g in checkpoints_in(self.run_dir(config) / "checkpoints")}
         self.assert_same_state(found[step - 1], found[step], tensors_only=True)
-        before, after = read_generation(found[step - 1])["integers"], read_generation(found[step])["integers"]
+        before, after = read_checkpoint(found[step - 1])["integers"], read_checkpoint(found[step])["integers"]
         self.assertEqual(after["progress/updates"], before["progress/updates"])
         self.assertEqual(after["progress/skipped"], before["progress/skipped"] + 1)
         self.assertGreater(after["progress/consumed_samples"], before["progress/consumed_samples"])
@@ -76,7 +76,7 @@ class NonFinite(RunCase):
 
     def assert_residuals_zeroed(self, before, after):
         """Nothing but the residuals changed, and those are zero."""
-        a, b = read_generation(before)["tensors"], read_generation(after)["tensors"]
+        a, b = read_checkpoint(before)["tensors"], read_checkpoint(after)["tensors"]
         self.assertEqual(sorted(a), sorted(b))
         zeroed = [name for name in a if name.endswith(("residual_codes", "residual_scales"))]
         self.assertTrue(zeroed)
@@ -95,7 +95,7 @@ class NonFinite(RunCase):
                 self.assertTrue({4, 7} < set(skipped), skipped)  # and those that overflowed of themselves
                 self.assertLess(len(skipped), 8)
                 self.assertGreater(max(float(s["loss_scale"]) for s in steps), 2.0**21)
-                found = {read_generation(g)["step"]: g for g in generations(self.run_dir(config) / "checkpoints")}
+                found = {read_checkpoint(g)["step"]: g for g in checkpoints_in(self.run_dir(config) / "checkpoints")}
                 for step in skipped:
                     self.assertTrue(steps[step - 1]["non_finite"])
                     if step - 1 not in skipped:
@@ -109,7 +109,7 @@ class NonFinite(RunCase):
                         self.assertNotEqual(coding_of(found[step]), coding_of(found[step + 1]))
                 self.assertTrue(all(s["loss"] is not None for s in steps if not s["skipped"]))
                 self.assertLess(float(steps[-1]["loss"]), float(steps[0]["loss"]) - 0.4)
-                self.assertEqual(read_generation(found[20])["integers"]["progress/updates"], 20 - len(skipped))
+                self.assertEqual(read_checkpoint(found[20])["integers"]["progress/updates"], 20 - len(skipped))
 
     def test_residuals_do_not_follow_the_loss_scale(self):
         # One run doubles the scale after each update, the other never: both learn the same, and remember the same.
@@ -120,7 +120,7 @@ class NonFinite(RunCase):
                     config = self.coded(f"{name}{number}", rules, keys, fp16=scale, train_iters=12, save_interval=0)
                     self.train(config, ranks=ranks, expect=0)
                     self.assertEqual(float(self.steps(config)[-1]["loss_scale"]), 2.0**19 if name == "doubling" else 2.0**12)
-                    norms.append(residual_norm(generations(self.run_dir(config) / "checkpoints")[-1]))
+                    norms.append(residual_norm(checkpoints_in(self.run_dir(config) / "checkpoints")[-1]))
                     losses.append([float(s["loss"]) for s in self.steps(config)])
                 self.assertGreater(norms[1], 0.0)
                 self.assertAlmostEqual(norms[0] / norms[1], 1.0, delta=0.1)
@@ -163,7 +163,7 @@ class NonFinite(RunCase):
         status = self.status(config)
         self.assertEqual((status["code"], status["reason"], status["requeue"], status["step"]), (76, "diverged", False, 6))
         self.assertEqual([s["skipped"] for s in self.steps(config)], [False, True, False, True, True, True])
-        saved = generations(self.run_dir(config) / "checkpoints")
+        saved = checkpoints_in(self.run_dir(config) / "checkpoints")
         self.assertEqual(saved[-1].name, "step_000006")
         self.assertEqual(run_program("checkpoint", "verify", saved[-1]).code, 0)
         # A user who removes the cause goes on: finite steps reset the count.
@@ -195,7 +195,7 @@ class NonFinite(RunCase):
             clean = 0 if s["skipped"] else clean + 1
             expected = scales[i] / 2 if s["skipped"] else scales[i] * (2 if clean and clean % 5 == 0 else 1)
             self.assertEqual(scales[i + 1], expected, f"after step {i + 1}")
-        state = read_generation(generations(self.run_dir(config) / "checkpoints")[-1])
+        state = read_checkpoint(checkpoints_in(self.run_dir(config) / "checkpoints")[-1])
         skipped = sum(s["skipped"] for s in steps)
         self.assertEqual(state["integers"]["progress/skipped"], skipped)
         self.assertEqual(state["integers"]["progress/updates"], 30 - skipped)

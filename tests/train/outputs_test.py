@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
-from run_support import BUILD, ROOT, RunCase, environment, generations, main, read_generation, read_metrics, read_safetensors, run_program
+from run_support import BUILD, ROOT, RunCase, checkpoints_in, environment, main, read_checkpoint, read_metrics, read_safetensors, run_program
 
 STEP_KEYS = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "wall_s", "step_ms", "samples_per_s",
              "tokens_per_s", "model_tflops_per_rank", "mfu", "memory_peak_bytes", "comm", "time_ms", "non_finite"}
@@ -95,7 +95,7 @@ class RunOutputs(RunCase):
         first = say(self.dir, 1)
         self.assertEqual(first, say(self.dir, 1))
         self.assertEqual(first, say(self.dir / "checkpoints", 1))
-        self.assertEqual(first, say(generations(self.dir / "checkpoints")[-1], 1))
+        self.assertEqual(first, say(checkpoints_in(self.dir / "checkpoints")[-1], 1))
         self.assertEqual(first, say(self.dir, 1, "--threads", 1))
         self.assertNotEqual(first, say(self.dir, 2))
         self.assertEqual(say(self.dir, 1, "--temperature", 0), say(self.dir, 2, "--temperature", 0))
@@ -118,8 +118,8 @@ class RunOutputs(RunCase):
                 json.loads((out / "config.json").read_text())
                 done = run_program("checkpoint", "import", out, "--output", back, "--make-vocab-size-divisible-by", 1)
                 self.assertEqual(done.code, 0, str(done))
-                trained = read_generation(generations(self.run_dir(config) / "checkpoints")[-1])["tensors"]
-                imported = read_generation(generations(back)[-1])["tensors"]
+                trained = read_checkpoint(checkpoints_in(self.run_dir(config) / "checkpoints")[-1])["tensors"]
+                imported = read_checkpoint(checkpoints_in(back)[-1])["tensors"]
                 self.assertEqual(imported, {k: v for k, v in trained.items() if k.startswith("model/")})
                 done = run_program("generate", "--load", back, "--prompt", "sea", "--tokens", 5)
                 self.assertEqual(done.code, 0, str(done))

@@ -9,8 +9,8 @@ import subprocess
 import time
 import unittest
 
-from run_support import (BUILD, FULL, LAUNCH, ROOT, RunCase, Running, facts, fault, generations, main, read_generation, read_metrics, read_safetensors,
-                         run_program)
+from run_support import (BUILD, FULL, LAUNCH, ROOT, RunCase, Running, checkpoints_in, facts, fault, main, read_checkpoint, read_metrics,
+                         read_safetensors, run_program)
 
 FOUR = {"num_attention_heads": 4, "num_layers": 5, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
 LAYOUTS = {
@@ -89,7 +89,7 @@ class Ranks(RunCase):
             config = self.config(name, **{**FOUR, "pipe_parallel_size": 2, **keys})
             done = self.train(config, ranks=2, expect=0)
             said[name] = re.findall(r"pipe_partition_method time: .*pipe_partition_costs=\[(.*),(.*),(.*)\]", done.out + done.err)
-            cuts[name] = self.layers_of_ranks(generations(self.run_dir(config) / "checkpoints")[-1])
+            cuts[name] = self.layers_of_ranks(checkpoints_in(self.run_dir(config) / "checkpoints")[-1])
             losses[name] = self.losses(config)
         self.assertEqual((cuts["even"], cuts["given"]), ([3, 2], [4, 1]))
         self.assertEqual((len(said["even"]), len(said["measured"]), len(said["given"])), (0, 1, 0))
@@ -102,11 +102,11 @@ class Ranks(RunCase):
                 self.assertAlmostEqual(a, b, delta=2e-5 * abs(a), msg=name)
 
     @staticmethod
-    def layers_of_ranks(generation):
+    def layers_of_ranks(checkpoint):
         """How many layers each rank's file of a checkpoint has something of."""
         counts = []
-        for entry in sorted(json.loads((generation / "manifest.json").read_text())["files"], key=lambda e: e["name"]):
-            counts.append(len(set(re.findall(r"layers\.(\d+)\.", " ".join(read_safetensors(generation / entry["name"]))))))
+        for entry in sorted(json.loads((checkpoint / "manifest.json").read_text())["files"], key=lambda e: e["name"]):
+            counts.append(len(set(re.findall(r"layers\.(\d+)\.", " ".join(read_safetensors(checkpoint / entry["name"]))))))
         return counts
 
     def test_metrics_and_traces_tell_the_traffic_of_each_site(self):
@@ -282,13 +282,13 @@ class Ranks(RunCase):
                 self.assertEqual([m["step"] for m in steps if m["skipped"]], [3])
                 self.assertEqual([float(m["loss_scale"]) for m in steps], [16, 16, 16, 8, 8, 8])
                 # What both ranks have saved: no weight and no moment moved in that step, and every rank's moved in the next.
-                found = {read_generation(g)["step"]: g for g in generations(self.run_dir(config) / "checkpoints")}
+                found = {read_checkpoint(g)["step"]: g for g in checkpoints_in(self.run_dir(config) / "checkpoints")}
                 self.assert_same_state(found[2], found[3], tensors_only=True)
                 for file in self.files_of(found[3]):
                     self.assertNotEqual(read_safetensors(found[3] / file), read_safetensors(found[4] / file), file)
 
-    def files_of(self, generation):
-        files = [entry["name"] for entry in json.loads((generation / "manifest.json").read_text())["files"]]
+    def files_of(self, checkpoint):
+        files = [entry["name"] for entry in json.loads((checkpoint / "manifest.json").read_text())["files"]]
         self.assertEqual({name.split("-")[0] for name in files}, {"rank0", "rank1"})
         return files
 

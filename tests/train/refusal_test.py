@@ -6,7 +6,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from run_support import BUILD, LAUNCH, ROOT, RunCase, Running, facts, generations, main, mount_small, read_generation, read_metrics, resize_mount, run_program, unmount
+from run_support import BUILD, LAUNCH, ROOT, RunCase, Running, checkpoints_in, facts, main, mount_small, read_checkpoint, read_metrics, resize_mount, run_program, unmount
 
 PACE = {"at": "step.begin", "do": "delay:0.05"}
 
@@ -128,7 +128,7 @@ class Refusals(RunCase):
         self.expect(done, 0)
         self.assertIn("resumed from", done.err)
         self.assertLess(float(facts(self.run_dir(config))[0][-1]["lr"]), 5e-4)
-        self.assertEqual(len(generations(self.run_dir(config) / "checkpoints")), 2)
+        self.assertEqual(len(checkpoints_in(self.run_dir(config) / "checkpoints")), 2)
 
     def test_moved_data_is_the_same_data(self):
         config = self.half_done()
@@ -140,7 +140,7 @@ class Refusals(RunCase):
         alone = self.config("alone", train_iters=12, save_interval=2)
         self.train(alone, expect=0)
         config = self.half_done(async_save=False)
-        newest = generations(self.run_dir(config) / "checkpoints")[-1]
+        newest = checkpoints_in(self.run_dir(config) / "checkpoints")[-1]
         self.assertEqual(newest.name, "step_000006")
         flip(newest / "shard_00000.safetensors", -5)
         done = self.train(config)
@@ -154,13 +154,13 @@ class Refusals(RunCase):
         metrics = (self.run_dir(config) / "metrics.jsonl").read_text()
         damage = [lambda g: flip(g / "shard_00000.safetensors", 900), lambda g: (g / "manifest.json").unlink(),
                   lambda g: os.truncate(g / "shard_00000.safetensors", 1000), lambda g: (g / "manifest.json").write_text("{}")]
-        all_of_them = generations(self.run_dir(config) / "checkpoints")
-        for i, generation in enumerate(all_of_them):
-            damage[i % len(damage)](generation)
+        all_of_them = checkpoints_in(self.run_dir(config) / "checkpoints")
+        for i, checkpoint in enumerate(all_of_them):
+            damage[i % len(damage)](checkpoint)
         done = self.train(config)
         self.expect(done, 65)
-        for generation in all_of_them:
-            self.assertIn(generation.name, done.err)
+        for checkpoint in all_of_them:
+            self.assertIn(checkpoint.name, done.err)
         self.assertEqual(self.status(config)["code"], 65)
         self.assertEqual((self.run_dir(config) / "metrics.jsonl").read_text(), metrics)
 
@@ -168,7 +168,7 @@ class Refusals(RunCase):
         for keep, left in ((1, 2), (2, 2), (3, 3), (0, 6)):
             config = self.config(f"keep{keep}", train_iters=12, save_interval=2, keep_last_n_checkpoints=keep)
             self.train(config, expect=0)
-            kept = generations(self.run_dir(config) / "checkpoints")
+            kept = checkpoints_in(self.run_dir(config) / "checkpoints")
             self.assertEqual([g.name for g in kept], [f"step_{s:06d}" for s in range(12, 12 - 2 * left, -2)][::-1])
             self.assertEqual(run_program("checkpoint", "verify", self.run_dir(config)).code, 0)
 
@@ -181,7 +181,7 @@ class Refusals(RunCase):
             self.train(new, expect=0)
             steps = facts(self.run_dir(new))[0]
             self.assertEqual(steps, facts(self.run_dir(alone))[0][6:])
-            self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(self.run_dir(new) / "checkpoints")[-1])
+            self.assert_same_state(checkpoints_in(self.run_dir(alone) / "checkpoints")[-1], checkpoints_in(self.run_dir(new) / "checkpoints")[-1])
         with self.subTest("load refuses another model"):
             self.expect(self.train(self.config("wide", load=str(self.run_dir(old)), hidden_size=64)), 78)
         with self.subTest("finetune takes the weights only"):
@@ -209,8 +209,8 @@ class Refusals(RunCase):
             self.assertEqual(self.train(again, faults=[{"at": "step.begin", "step": 9, "do": "kill9"}]).code, -9)
             self.train(again, expect=0)
             self.assert_same_run(new, again)
-            before, after = (read_generation(g)["tensors"] for g in (generations(self.run_dir(old) / "checkpoints")[-1],
-                                                                     generations(self.run_dir(new) / "checkpoints")[0]))
+            before, after = (read_checkpoint(g)["tensors"] for g in (checkpoints_in(self.run_dir(old) / "checkpoints")[-1],
+                                                                     checkpoints_in(self.run_dir(new) / "checkpoints")[0]))
             moved = []
             for name, (dtype, _, data) in before.items():
                 if name.startswith("model/layers.") and name.endswith("weight"):
@@ -239,7 +239,7 @@ class Refusals(RunCase):
         new = self.config("new", train_iters=2, save_interval=1, make_vocab_size_divisible_by=1, bias_gelu_fusion=True, lr=0, min_lr=0,
                           init_from_hf=str(exported))
         self.train(new, expect=0)
-        weights = lambda c: {k: v for k, v in read_generation(generations(self.run_dir(c) / "checkpoints")[-1])["tensors"].items()
+        weights = lambda c: {k: v for k, v in read_checkpoint(checkpoints_in(self.run_dir(c) / "checkpoints")[-1])["tensors"].items()
                              if k.startswith("model/")}
         self.assertEqual(weights(new), weights(old), "weights go out and come back bit for bit")
         wrong = self.config("wrong", init_from_hf=str(exported), num_layers=3, make_vocab_size_divisible_by=1, bias_gelu_fusion=True)
@@ -312,14 +312,14 @@ class FullDisks(RunCase):
     def test_checkpoints_do_not_fit(self):
         alone = self.config("alone", train_iters=16, save_interval=2)
         self.train(alone, expect=0)
-        one = sum(p.stat().st_size for p in generations(self.run_dir(alone) / "checkpoints")[0].iterdir())
+        one = sum(p.stat().st_size for p in checkpoints_in(self.run_dir(alone) / "checkpoints")[0].iterdir())
         disk = self.small_disk(int(one * 2.5) + 65536)  # two fit
         config = self.config("full", train_iters=16, save_interval=2, save=str(disk / "saves"))
         done = self.train(config, faults=[PACE])
         self.expect(done, 74)
         self.assertIn("No space left", done.err)
         self.assertEqual(done.err.count("2 allowed"), 2, done.err)
-        self.assertEqual([g.name for g in generations(disk / "saves")], ["step_000002", "step_000004"])
+        self.assertEqual([g.name for g in checkpoints_in(disk / "saves")], ["step_000002", "step_000004"])
         self.assertEqual(run_program("checkpoint", "verify", disk / "saves").code, 0)
         self.assertGreaterEqual(len(facts(self.run_dir(config))[0]), 10, "two failed saves do not stop the training")
         self.assertEqual((self.status(config)["code"], self.status(config)["requeue"]), (74, False))
@@ -327,7 +327,7 @@ class FullDisks(RunCase):
         resize_mount(disk, one * 20)
         self.train(config, expect=0)
         self.assertEqual(facts(self.run_dir(alone)), facts(self.run_dir(config)))
-        self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(disk / "saves")[-1])
+        self.assert_same_state(checkpoints_in(self.run_dir(alone) / "checkpoints")[-1], checkpoints_in(disk / "saves")[-1])
 
     def test_one_failed_save_is_made_up_for(self):
         alone = self.config("alone", train_iters=12, save_interval=2)
@@ -335,7 +335,7 @@ class FullDisks(RunCase):
         config = self.config("hiccup", train_iters=12, save_interval=2, async_save=False)
         done = self.train(config, faults=[{"at": p, "step": s, "do": "enospc"} for p, s in (("save.mid_shard", 2), ("save.before_rename", 6))])
         self.expect(done, 0)
-        self.assertEqual([g.name for g in generations(self.run_dir(config) / "checkpoints")], [f"step_{s:06d}" for s in (4, 8, 10, 12)])
+        self.assertEqual([g.name for g in checkpoints_in(self.run_dir(config) / "checkpoints")], [f"step_{s:06d}" for s in (4, 8, 10, 12)])
         self.assert_same_run(alone, config)
 
     def test_last_save_must_succeed(self):
@@ -360,7 +360,7 @@ class FullDisks(RunCase):
         self.expect(done, 0)
         self.assertIn("step 12/12", done.out)
         self.assertIn("warning:", done.err)
-        self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(self.here / "saves")[-1])
+        self.assert_same_state(checkpoints_in(self.run_dir(alone) / "checkpoints")[-1], checkpoints_in(self.here / "saves")[-1])
         for line in (disk / "run" / "metrics.jsonl").read_text().splitlines():
             json.loads(line)
 

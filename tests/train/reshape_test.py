@@ -2,7 +2,7 @@
 import collections
 import random
 
-from run_support import FULL, RunCase, facts, generations, main
+from run_support import FULL, RunCase, checkpoints_in, facts, main
 
 STEPS = 16
 MODEL = {"num_layers": 5, "hidden_size": 48, "num_attention_heads": 12, "num_kv_heads": 12, "train_batch_size": 12,
@@ -79,7 +79,7 @@ class Reshape(RunCase):
                 self.train(config, faults=[{"at": "step.begin", "step": at, "rank": chance.randrange(ranks), "do": "kill9"}], ranks=ranks)
             self.train(config, ranks=ranks, expect=0)
             self.assert_same_run(alone, config)
-            self.assertEqual(len(generations(self.run_dir(config) / "checkpoints")), len(generations(self.run_dir(alone) / "checkpoints")))
+            self.assertEqual(len(checkpoints_in(self.run_dir(config) / "checkpoints")), len(checkpoints_in(self.run_dir(alone) / "checkpoints")))
 
 
 if __name__ == "__main__":

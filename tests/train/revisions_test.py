@@ -2,7 +2,7 @@
 import json
 import shutil
 
-from run_support import RunCase, facts, generations, main, read_metrics, run_program
+from run_support import RunCase, checkpoints_in, facts, main, read_metrics, run_program
 
 MODEL = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "train_batch_size": 8, "train_iters": 44, "save_interval": 4, "hidden_dropout": 0.1,
          "make_vocab_size_divisible_by": 1, "vocab_size": 257, "train_micro_batch_size_per_gpu": 1, "eval_interval": 22, "async_save": False, "zero_optimization": {"stage": 1}}
@@ -19,7 +19,7 @@ class Revisions(RunCase):
     def assert_replays(self, measured, replay):
         a, b = self.run_dir(measured), self.run_dir(replay)
         self.assertEqual(facts(a), facts(b))
-        self.assert_same_state(generations(a / "checkpoints")[-1], generations(b / "checkpoints")[-1], tensors_only=True)
+        self.assert_same_state(checkpoints_in(a / "checkpoints")[-1], checkpoints_in(b / "checkpoints")[-1], tensors_only=True)
         self.assertEqual((a / "revisions.jsonl").read_bytes(), (b / "revisions.jsonl").read_bytes())
 
     def test_trials_go_on_and_are_replayed(self):

@@ -136,14 +136,14 @@ def read_safetensors(path):
             for name, t in header.items() if name != "__metadata__"}
 
 
-def generations(directory):
-    """Committed generations of a checkpoint directory, oldest first."""
+def checkpoints_in(directory):
+    """Committed checkpoints of a directory, oldest first."""
     return sorted((p for p in Path(directory).iterdir() if re.fullmatch(r"step_\d+(-\d+)?", p.name)),
                   key=lambda p: json.loads((p / "manifest.json").read_text())["sequence"])
 
 
-def read_generation(path):
-    """What a generation holds as training state: stored pieces of tensors by name, integers, reals (as bit patterns), texts."""
+def read_checkpoint(path):
+    """What a checkpoint holds as training state: stored pieces of tensors by name, integers, reals (as bit patterns), texts."""
     manifest = json.loads((Path(path) / "manifest.json").read_text())
     tensors = {}
     for entry in manifest["files"]:
@@ -155,10 +155,10 @@ def read_generation(path):
     return {"step": manifest["step"], "tensors": tensors, "integers": manifest["integers"], "reals": reals, "texts": manifest["texts"]}
 
 
-def residual_sums(generation):
+def residual_sums(checkpoint):
     """Residuals of dp.gradient in a checkpoint, each added up over the data ranks: {name without the rank: numbers}."""
     sums = {}
-    for name, (dtype, _, data) in read_generation(generation)["tensors"].items():
+    for name, (dtype, _, data) in read_checkpoint(checkpoint)["tensors"].items():
         found = re.match(r"(?:.*:)?coding/dp\.gradient/(\d+)/rank(\d+)\.\d+\.(\d+)/(.*residual)$", name)
         if found:
             values = array.array("f")
@@ -251,7 +251,7 @@ class RunCase(unittest.TestCase):
             self.assertEqual(len(done.errors()), 0 if code == 75 else 1, str(done))
 
     def assert_same_state(self, left, right, tensors_only=False):
-        a, b = read_generation(left), read_generation(right)
+        a, b = read_checkpoint(left), read_checkpoint(right)
         self.assertEqual(sorted(a["tensors"]), sorted(b["tensors"]))
         for name, value in a["tensors"].items():
             self.assertTrue(value == b["tensors"][name], f"tensor {name} of {left} and {right} differ")
@@ -267,7 +267,7 @@ class RunCase(unittest.TestCase):
         steps_b, evals_b = facts(b)
         self.assertEqual(steps_a, steps_b)
         self.assertEqual(evals_a, evals_b)
-        self.assert_same_state(generations(a / "checkpoints")[-1], generations(b / "checkpoints")[-1])
+        self.assert_same_state(checkpoints_in(a / "checkpoints")[-1], checkpoints_in(b / "checkpoints")[-1])
         leftovers = [p.name for p in (b / "checkpoints").iterdir() if ".tmp-" in p.name]
         self.assertEqual(leftovers, [])
 

@@ -8,7 +8,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from run_support import BUILD, ROOT, MemoryGroup, RunCase, Running, environment, fault, generations, main, run_program
+from run_support import BUILD, ROOT, MemoryGroup, RunCase, Running, checkpoints_in, environment, fault, main, run_program
 
 PACE = {"at": "step.begin", "do": "delay:0.1"}
 FAILING = str(BUILD / "tests" / "libfailing_files.so")
@@ -20,7 +20,7 @@ def failing(call, part, error, first=1, count=1_000_000):
 
 class Times(RunCase):
     def steps(self, config):
-        return [int(g.name[5:]) for g in generations(self.run_dir(config) / "checkpoints")]
+        return [int(g.name[5:]) for g in checkpoints_in(self.run_dir(config) / "checkpoints")]
 
     def test_the_clock_saves_besides_the_interval(self):
         for ranks in (1, 2):
@@ -96,11 +96,11 @@ class Storage(RunCase):
         self.expect(done, 0)
         self.assertIn("checkpoint of step 4 not saved", done.out + done.err)
         self.assertIn("cannot flush: Input/output error", done.out + done.err)
-        self.assertEqual([g.name for g in generations(self.run_dir(config) / "checkpoints")], ["step_000002", "step_000006"])
+        self.assertEqual([g.name for g in checkpoints_in(self.run_dir(config) / "checkpoints")], ["step_000002", "step_000006"])
         last = self.config("last", train_iters=4, save_interval=2)
         done = self.train_under(failing("sync", "step_000004.tmp-", errno.EIO), last)
         self.expect(done, 74)
-        self.assertEqual([g.name for g in generations(self.run_dir(last) / "checkpoints")], ["step_000002"])
+        self.assertEqual([g.name for g in checkpoints_in(self.run_dir(last) / "checkpoints")], ["step_000002"])
         self.train(last, expect=0)
 
     def test_the_umask_decides_who_reads_what_is_written(self):

@@ -3,7 +3,7 @@ import random
 import signal
 import time
 
-from run_support import RunCase, facts, generations, main
+from run_support import RunCase, checkpoints_in, facts, main
 
 COMMON = {"train_iters": 12, "save_interval": 4, "eval_interval": 5, "eval_iters": 3, "hidden_dropout": 0.1}
 PACE = {"at": "step.begin", "do": "delay:0.03"}
@@ -20,7 +20,7 @@ class Signals(RunCase):
         status = self.status(config)
         self.assertEqual((status["state"], status["code"], status["reason"], status["requeue"]), ("preempted", 75, "preempted", True), status)
         self.assertIn(f"{reason}: saving step {status['step']}", done.err)
-        newest = generations(self.run_dir(config) / "checkpoints")[-1]
+        newest = checkpoints_in(self.run_dir(config) / "checkpoints")[-1]
         self.assertEqual(int(newest.name[5:11]), status["step"])
         return status["step"]
 

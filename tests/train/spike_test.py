@@ -1,6 +1,6 @@
 # Losses that jump: noticed on the step itself, skipped without a trace where the run asks for it, and judged alike behind a resume. And steps
 # that iterations_to_skip names.
-from run_support import RunCase, generations, main, read_generation, read_metrics
+from run_support import RunCase, checkpoints_in, main, read_checkpoint, read_metrics
 
 KEYS = {"train_iters": 24, "save_interval": 1, "num_layers": 1, "hidden_size": 16, "seq_length": 16, "spike_window": 16, "eval_iters": 0}
 
@@ -19,7 +19,7 @@ class Spikes(RunCase):
         return [s["step"] for s in steps if "spike" in s], [s["step"] for s in steps if s["skipped"]]
 
     def state_after(self, config, step):
-        return next(g for g in generations(self.run_dir(config) / "checkpoints") if read_generation(g)["step"] == step)
+        return next(g for g in checkpoints_in(self.run_dir(config) / "checkpoints") if read_checkpoint(g)["step"] == step)
 
     def test_a_skipped_spike_leaves_no_trace(self):
         for ranks, keys in [(1, {"precision": "fp16"}), (2, {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}})]:
@@ -35,7 +35,7 @@ class Spikes(RunCase):
             self.assertIn(said, done.err)
             before, after = self.state_after(config, 14), self.state_after(config, 15)
             self.assert_same_state(before, after, tensors_only=True)
-            a, b = read_generation(before), read_generation(after)
+            a, b = read_checkpoint(before), read_checkpoint(after)
             self.assertEqual(a["texts"], b["texts"], "the window holds losses of applied updates")
             self.assertEqual(a["reals"], b["reals"], "the loss scale is none of its business")
             changed = {k for k in a["integers"] if a["integers"][k] != b["integers"][k]}
@@ -88,7 +88,7 @@ class Spikes(RunCase):
             same = ["step", "consumed_samples", "consumed_tokens", "lr", "loss_scale", "skipped"]
             self.assertEqual([[s[k] for k in same] for s in a], [[s[k] for k in same] for s in b])
             self.assertEqual([(s["loss"], s["grad_norm"]) for s in a if not s["skipped"]], [(s["loss"], s["grad_norm"]) for s in b if not s["skipped"]])
-            counted = [{k: v for k, v in read_generation(self.state_after(c, 24))["integers"].items() if not k.startswith("spike/")} for c in (spiked, named)]
+            counted = [{k: v for k, v in read_checkpoint(self.state_after(c, 24))["integers"].items() if not k.startswith("spike/")} for c in (spiked, named)]
             self.assertEqual(*counted)
             self.assert_same_state(self.state_after(spiked, 24), self.state_after(named, 24), tensors_only=True)
 

@@ -43,7 +43,7 @@ class Transport {
   //   heard = listen();  a last poll (poll() under the progress lock); sleep(heard, limit) if it found nothing;
   //   stop_listening() in any case.
   // What a peer does between that poll and the sleep ends the sleep at once. Where all_wake() is false (asked under the
-  // baton), some of what is open may end without a sound: a sleep is then no longer than one can wait. A limit is kept
+  // lock), some of what is open may end without a sound: a sleep is then no longer than one can wait. A limit is kept
   // in any case. wake() wakes this rank's own sleepers.
   virtual uint32_t listen() { return 0; }
   virtual void sleep(uint32_t, std::chrono::microseconds limit) {

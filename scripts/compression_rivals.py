@@ -143,7 +143,7 @@ class Rivals:
         mean, half, seeds = got
         end = statistics.fmean(r["eval_loss"] for r in self.wider[PLAIN].values())
         said = f"{mean:+.2f} ± {half:.2f} % ({seeds} seeds)" if seeds > 1 else f"{mean:+.2f} % (one pair)"
-        return f" The same with 10.8 M parameters after 500 steps, 2.0 M tokens (uncompressed: {end:.2f}): `thinwire`, at rates 2.5 and 2.25 then, {said}."
+        return f" The same with 10.8 M parameters after 500 steps, 2.0 M tokens (uncompressed: {end:.2f}): `thinwire` {said}."
 
     def hooks_words(self):
         runs = self.losses.get(HOOK + "none")

@@ -113,6 +113,9 @@ TEST(BadCompression, Residuals) {
        "a.json:4:35: compression.dp.gradient.residual: residual ema cannot be around codec low_rank; say "
        "error_feedback or "
        "none"},
+      {"a transform of plain sums", rule("dp.gradient", "\"sum\": {\"hadamard\": true}"),
+       "a.json:4:22: compression.dp.gradient.sum.hadamard: hadamard in front of codec identity: the transform rounds, "
+       "and the codec is there to lose nothing; remove \"hadamard\""},
       {"residual of the sums",
        rule("tp.forward", "\"codec\": \"block_int\", \"sum\": {\"residual\": \"error_feedback\"}"),
        "a.json:4:44: compression.tp.forward.sum.residual: residual error_feedback cannot be at tp.forward" + replay},

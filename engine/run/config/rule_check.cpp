@@ -207,10 +207,14 @@ class Check {
     } catch (const Error& e) {
       const std::string what = e.what();
       std::vector<std::pair<size_t, std::string>> named;  // by where the message names them
-      for (const KeySpec& field : rule_fields())
-        if (field.name.find('.') == std::string::npos && field.name != "codec" && field_matters(rule_, p + field.name))
-          if (const size_t at = place_of(field.name, what); at != std::string::npos)
-            named.push_back({at, p + field.name});
+      for (const KeySpec& field : rule_fields()) {
+        if (!field.name.starts_with(p)) continue;
+        if (!field_matters(rule_, field.name) && rule_value(rule_, field.name) == rule_value(SiteRule(), field.name))
+          continue;
+        const std::string name = field.name.substr(p.size());
+        if (name == "codec" || name.find('.') != std::string::npos) continue;
+        if (const size_t at = place_of(name, what); at != std::string::npos) named.push_back({at, field.name});
+      }
       std::sort(named.begin(), named.end());
       std::vector<std::string> fields;
       for (const auto& [at, field] : named) fields.push_back(field);

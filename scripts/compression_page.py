@@ -432,7 +432,7 @@ Cells with date, machine and command: `compression*_cells.jsonl`.
     scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
     scripts/compression_tables.py page [--out DIR]      # this page
 """
-    pages = {os.path.basename(path): text, "rivals.md": Rivals(found).page(), "rates.md": Rates(found).page(Rates(found, "sensitivity"), Rates(found, "rates_8")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture()}
+    pages = {os.path.basename(path): text, "rivals.md": Rivals(found).page(), "adapt.md": compression_adapt.page(found), "rates.md": Rates(found).page(Rates(found, "sensitivity"), Rates(found, "rates_8")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture()}
     for name, content in pages.items():
         write_atomic(os.path.join(os.path.dirname(path), name), content)
     print(f"{path} and its pictures: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")

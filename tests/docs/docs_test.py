@@ -18,7 +18,7 @@ BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 
 # Pages that programs write, which are as long as what they list: config_docs, scripts/bench_tables.py, scripts/compression_tables.py, scripts/sweep page,
 # scripts/published_claims, tests/train/fault_matrix.py page, tests/lab/soak.py page. So are parts of other pages (WRITTEN_PART).
-GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "gpu", "rates", "rivals", "faults", "soak", "planner", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
+GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "adapt", "gpu", "rates", "rivals", "faults", "soak", "planner", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
 WRITTEN_PART = r"<!-- (\w+) -->.*?<!-- end of \1 -->|<!-- table \w+ -->.*?<!-- end -->"
 # Limits in words: of a page, of all of them, and of references, which nobody reads from start to end.
 PAGE, ALL = 1500, 35000
@@ -166,7 +166,7 @@ class Generated(unittest.TestCase):
             self.skipTest(f"{BUILD}/report is missing: it draws the picture")
         with tempfile.TemporaryDirectory() as folder:
             compression_page.write(os.path.join(folder, "compression.md"))
-            for name in ("compression.md", "rates.md", "rivals.md", "compression_speed.svg", "compression_curve.svg"):
+            for name in ("compression.md", "rates.md", "adapt.md", "rivals.md", "compression_speed.svg", "compression_curve.svg"):
                 with open(os.path.join(folder, name), encoding="utf-8") as f:
                     self.assertTrue(f.read() == read("docs/results/" + name), f"docs/results/{name}: run scripts/compression_tables.py page")
 

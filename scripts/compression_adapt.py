@@ -6,8 +6,7 @@ import signal
 import statistics
 
 import measured
-from compression_cells import Stopped, layout_keys, predicted, shown
-from measured import CellError
+from compression_cells import ACCUMULATION, Stopped, layout_keys, predicted, shown
 
 RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s", "none": "no limit"}
 LAYOUTS = ("1x2x1", "1x4x1", "2x2x1", "2x1x2", "4x1x1")
@@ -28,9 +27,8 @@ def decided(log):
 def in_turn(lab, build, folder, layout, rate, turns, keys):
     """Fields of a cell. Every job runs to where it is measured, then they are stopped and continued in turn: each sees the same minutes of the machine."""
     more, ranks, data = layout_keys(layout, 1)
-    accumulation = {1: 1, 2: 4, 4: 8}[int(layout[0])]
     lab.be(ranks, rate)
-    same = ["--config", "configs/sweeps/speed_10m.json", *more, "train_micro_batch_size_per_gpu=1", f"gradient_accumulation_steps={accumulation}", "train_iters=100000",
+    same = ["--config", "configs/sweeps/speed_10m.json", *more, "train_micro_batch_size_per_gpu=1", f"gradient_accumulation_steps={ACCUMULATION[int(layout[0])]}", "train_iters=100000",
             "watchdog_seconds=0", *keys]
     # thinwire's ramp as a run of 1,000 steps has it on average; with tensor ranks its gradients have no rate.
     ours = ["compression.preset=thinwire", *(["compression.dp.gradient.rate=3.1"] if data > 1 and layout[-1] == "1" else [])]
@@ -60,11 +58,9 @@ def in_turn(lab, build, folder, layout, rate, turns, keys):
     finally:
         for job in jobs.values():
             job.end()
-    best = min((name for name in left if name != ADAPT), key=lambda name: statistics.median(step_ms[name]))
-    middle, low, high = measured.interval([a / b for a, b in zip(step_ms[ADAPT], step_ms[best])])
+    best, best_ms, ms, (middle, low, high) = beside_best(step_ms)
     return {"step_ms": step_ms, "before_ms": before, "settled": settled,
-            "said": f"adapt {statistics.median(step_ms[ADAPT]):.0f} ms beside {statistics.median(step_ms[best]):.0f} of {best}: {middle:.3f} ({low:.3f} to {high:.3f}); "
-                    + "; ".join(settled.values()),
+            "said": f"adapt {ms:.0f} ms beside {best_ms:.0f} of {best}: {middle:.3f} ({low:.3f} to {high:.3f}); " + "; ".join(settled.values()),
             "command": f"scripts/lab up --hosts {ranks} --rate {rate}; " + shown(jobs[ADAPT].command, folder, build)}
 
 
@@ -72,9 +68,8 @@ WORDS = {"none": "fp32", "bf16_wire": "bf16", "thinwire": "`thinwire`"}
 SENT = re.compile(r"plan revision after step \d+: \S+ (\S+)")
 
 
-def beside_best(record):
-    """(best fixed way, its ms, adapt's ms, (ratio, low, high))."""
-    step_ms = record["step_ms"]
+def beside_best(step_ms):
+    """(best fixed way, its ms, adapt's ms, (ratio, low, high)) of {way: medians of its turns}."""
     best = min((n for n in step_ms if n != ADAPT), key=lambda n: statistics.median(step_ms[n]))
     return best, statistics.median(step_ms[best]), statistics.median(step_ms[ADAPT]), measured.interval([a / b for a, b in zip(step_ms[ADAPT], step_ms[best])])
 
@@ -84,7 +79,7 @@ def page(found):
     cells = sorted((r for r in found if r["table"] == "adapt"), key=lambda r: (LAYOUTS.index(r["layout"]), list(RATES).index(r["rate"])))
     rows, said, wide = [], [], 0
     for r in cells:
-        best, best_ms, ms, (middle, low, high) = beside_best(r)
+        best, best_ms, ms, (middle, low, high) = beside_best(r["step_ms"])
         ranks = layout_keys(r["layout"])[1]
         bound = UP_TO_CORES if ranks <= int(r["machine"].split()[0]) else BEYOND
         said.append(measured.verdict(low, high, most=bound))
@@ -100,7 +95,7 @@ def page(found):
 
 - A cell's runs stand side by side, each with hosts and links of the [lab](../lab.md), and are stopped and continued in turn, {" or ".join(map(str, turns))} turns each: all see the same minutes of the machine. `adapt` is measured once it has decided on every site; its trials are not in these times.
 - *adapt / best*: per turn the median of its steps over that of the fixed way with the shortest steps; then the median over turns and its 95 % interval. *met*: all of it is at most the bound ({UP_TO_CORES:.2f} up to as many ranks as cores, {BEYOND:.2f} beyond); *missed*: none of it. A way that took {FAR:g} times as long as the best one before the turns began took none; what it took then stands under others.
-- Jobs of a cell do not stand at the same step: `adapt` has taken more of them for its trials, and on CPUs steps grow longer as training goes on, since numbers of the backward pass become subnormal. That is most of the last cells' difference, where the ways that `adapt` sends by are those of `thinwire`: no verdict on `adapt` follows from them.
+- Jobs of a cell do not stand at the same step: `adapt` has taken more of them for its trials, and on CPUs steps grow longer as training goes on, since numbers of the backward pass become subnormal. How much of a difference is that was not told apart: where every site is sent as `thinwire` sends it, a verdict says nothing of `adapt`.
 - *how adapt sends*: `coded` as the preset says, `light` by codecs that cost the core less, `bf16`, `plain`.
 - 10.8 M parameters, micro batch 1 of 256 tokens (4 and 8 of them with 2 and 4 stages), fp32 compute, ZeRO-1 between replicas, `thinwire` with gradients at 3.1 bits, the mean of its ramp.
 

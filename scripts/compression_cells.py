@@ -17,6 +17,8 @@ import time
 import measured
 from measured import ROOT, CellError, machine, output
 
+# Micro-batches of a step by pipeline stages.
+ACCUMULATION = {1: 1, 2: 4, 4: 8}
 FORTUNES, PERL_MANUAL = "/usr/share/games/fortunes", "/usr/share/perl/5.*.*/pod/*.pod"
 
 

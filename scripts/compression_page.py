@@ -7,12 +7,12 @@ import statistics
 import compression_adapt
 import measured
 import sweep_svg
+from compression_adapt import RATES
 from compression_rivals import LOSS_AT_MOST, Rivals, gap, gap_words
 from sweep_store import write_atomic
 
 RESULTS = os.path.join(measured.ROOT, "docs", "results")
 MET, MISSED, OPEN = "met", "**missed**", "cannot be told"
-RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s", "none": "no limit"}
 CORES = {"avx512_bf16": "AVX-512", "avx2": "AVX2"}
 WIRES = {"none": "fp32", "bf16_wire": "bf16", "thinwire": "thinwire"}
 LAYOUTS = (("1x2x1", 1), ("1x2x1", 8), ("1x4x1", 1), ("2x2x1", 1), ("2x1x2", 1), ("4x1x1", 1))

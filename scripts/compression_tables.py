@@ -36,8 +36,9 @@ import sys
 sys.dont_write_bytecode = True
 import compression_adapt
 import compression_page
+from compression_adapt import LAYOUTS, RATES
 from compare_pytorch import ddp_peer
-from compression_cells import (Store, agrees, decided_at, final_loss, fortunes, fortunes_and_manual, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
+from compression_cells import (ACCUMULATION, Store, agrees, decided_at, final_loss, fortunes, fortunes_and_manual, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
                                text, train, work_alone)
 from measured import ROOT, CellError, emulated, ends, need
 
@@ -60,8 +61,6 @@ LONG_SEEDED = {"none@1": 10, "bf16_wire@1": 5, "thinwire@1": 10, "sdp4bit": 5, "
 WIDER = ["num_layers=6", "hidden_size=384", "num_attention_heads=6", "optimizer.params.lr=1e-3", "min_lr=1e-4"]
 ZFP_SITES = ("pp.forward", "pp.backward", "dp.gradient", "zero.parameter", "embedding")
 
-RATES = ("100mbit", "1gbit", "10gbit", "none")
-LAYOUTS = ("1x2x1", "1x4x1", "2x2x1", "2x1x2", "4x1x1")
 EVERYWHERE = ("none", "bf16_wire", "thinwire")
 # At 100 Mbit/s and micro batch 1, beside none, bf16_wire and thinwire on the same layout.
 MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
@@ -208,7 +207,7 @@ class Tables:
         name, _, zero = parts(preset, self.o.zero)
         more, ranks, data = layout_keys(layout, zero)
         stages = int(layout[0])
-        accumulation = {1: 1, 2: 4, 4: 8}[stages]
+        accumulation = ACCUMULATION[stages]
         slow = rate == "100mbit"
         # Time for a dozen steps at least, of a core without AVX-512: a micro-batch of 1 takes it 0.35 s.
         compute_s = 0.35 * micro * accumulation * ranks / min(ranks, os.cpu_count() or 1) / stages
@@ -297,8 +296,8 @@ class Tables:
 
     def adapt(self):
         with emulated() as lab:
-            for layout in compression_adapt.LAYOUTS:
-                for rate in compression_adapt.RATES:
+            for layout in LAYOUTS:
+                for rate in RATES:
                     self.cell("adapt", f"adapt {layout} mb 1 {rate}", {"layout": layout, "rate": rate, "micro": 1},
                               lambda layout=layout, rate=rate: compression_adapt.in_turn(lab, self.o.build, self.store.folder, layout, rate, self.o.pairs, [*self.text_keys, *self.o.keys]))
 

@@ -6,6 +6,7 @@
 #include "engine/base/ops/attention_kernel.h"
 #include "engine/base/ops/attention_parts.h"
 #include "engine/base/ops/cpu_state.h"
+#include "engine/base/ops/float_mode.h"
 #include "engine/base/ops/op_list.h"
 
 namespace thinwire {
@@ -43,8 +44,13 @@ void deal_out(int threads, int64_t tasks, int64_t groups, std::byte* scratch, in
     return;
   }
   const int64_t neighbours = std::clamp<int64_t>(tasks / (8 * threads), 1, groups);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, neighbours)
-  for (int64_t i = 0; i < tasks; ++i) body(i, scratch + omp_get_thread_num() * bytes_per_thread);
+  const unsigned mode = float_mode();
+#pragma omp parallel num_threads(threads)
+  {
+    const FloatModeScope as_caller(mode);
+#pragma omp for schedule(dynamic, neighbours) nowait
+    for (int64_t i = 0; i < tasks; ++i) body(i, scratch + omp_get_thread_num() * bytes_per_thread);
+  }
 }
 
 // An odd number of lines, so that the threads' pieces do not meet in the same cache sets.

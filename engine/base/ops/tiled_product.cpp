@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/core/check.h"
+#include "engine/base/ops/float_mode.h"
 #include "engine/base/ops/isa.h"
 
 namespace thinwire {
@@ -101,6 +102,13 @@ int team_of(int threads) {
 #pragma omp parallel num_threads(threads)
   if (omp_get_thread_num() == 0) team = omp_get_num_threads();
   return team;
+}
+
+// For oneDNN's own threads, which are those of the same team; nobody relies on the mode that they had.
+void set_team_mode(int threads, unsigned mode) {
+  if (threads <= 1) return;
+#pragma omp parallel num_threads(threads)
+  set_float_mode(mode);
 }
 
 // THINWIRE_ISA lowers oneDNN too, which reads its limit once, before its first primitive.
@@ -243,13 +251,16 @@ void TiledProducts::run(const TiledProduct& p, int threads) {
   while (impl.streams.size() < static_cast<size_t>(threads)) impl.streams.emplace_back(impl.engine);
   const size_t tiles = plan.tiles.size(), pad = plan.scratch_bytes;
   std::byte* scratch = impl.scratch.take(pad * static_cast<size_t>(threads) + 64).data();
+  const unsigned mode = float_mode();
   bool all_well = true;
   if (tiles == 1 || threads == 1) {
+    set_team_mode(plan.threads_of_primitive, mode);
     const OmpThreads inside(plan.threads_of_primitive);
     for (size_t i = 0; i < tiles; ++i) all_well = impl.run_tile(plan, i, p, scratch, 0) && all_well;
   } else {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : all_well)
     for (size_t i = 0; i < tiles; ++i) {
+      const FloatModeScope as_caller(mode);
       omp_set_num_threads(1);  // for regions inside this one; ends with it
       const int thread = omp_get_thread_num();
       all_well = impl.run_tile(plan, i, p, scratch + pad * static_cast<size_t>(thread), thread) && all_well;

@@ -10,7 +10,7 @@
 namespace thinwire::test::subnormal_test {
 namespace {
 
-constexpr double kTiny = 1e-20;         // normal; a product of two is 1e-40, subnormal
+constexpr double kTiny = 1e-20;          // normal; a product of two is 1e-40, subnormal
 constexpr double kSubnormal = 0x1p-130;  // in fp32 and bf16
 
 void expect_zeros(const Tensor& t, const std::string& what) {

@@ -173,8 +173,8 @@ class CpuExec {
 inline double unit_of(DType t) {
   return epsilon_of(t) / 2;
 }
-// The smallest step of a type near zero: what a result may be off by where it is subnormal. Vector code may flush such
-// numbers.
+// The smallest step of a type near zero: what a result may be off by where it is subnormal. CPU ops take such numbers
+// as zero.
 inline double tiny_of(DType t) {
   return t == DType::f16 ? 0x1p-24 : 0x1p-126;
 }

@@ -93,11 +93,10 @@ void empty_sum(Exec& exec, const Matmul& op, const Shape& s) {
 
 }  // namespace
 
-// fp32, and bf16 on machines with AVX-512-bf16, run natively (tiled_product.h); there subnormal bf16 inputs count as
-// zero, the rule of the instruction. fp16, and bf16 on older machines, are widened to fp32 in cache-sized pieces and
-// rounded once at the end. K = 0 gives the bias (or 0). The first call with a combination of shapes, dtypes, flags and
-// threads makes primitives and grows scratch in the Exec's CpuOpState; later calls make nothing. `b_version` is not
-// used: packing ahead gains nothing here. c aliases nothing.
+// fp32, and bf16 on machines with AVX-512-bf16, run natively (tiled_product.h). fp16, and bf16 on older machines, are
+// widened to fp32 in cache-sized pieces and rounded once at the end. K = 0 gives the bias (or 0). The first call with a
+// combination of shapes, dtypes, flags and threads makes primitives and grows scratch in the Exec's CpuOpState; later
+// calls make nothing. `b_version` is not used: packing ahead gains nothing here. c aliases nothing.
 void matmul_cpu(Exec& exec, const Matmul& op) {
   const Shape s{op.c.shape[0], op.c.shape[1], op.trans_a ? op.a.shape[0] : op.a.shape[1]};
   TW_CHECK(!op.gelu_input && !op.dgelu_input && !op.a_sums && op.fp8 == Fp8::kOff,

@@ -3,8 +3,9 @@
 // Legend: N tokens (batch * length, batch-major), h hidden, f feed-forward, V vocabulary rows, d head size; T is a
 // dtype, the compute dtype of the run (fp32, bf16 or fp16). Statistics, losses and gradients of parameters are fp32.
 // Arithmetic inside an op is fp32 (sums over rows in fixed blocks), results are rounded once to the output's dtype. The
-// bits of a result do not depend on the number of threads: reductions are cut by data, never by thread. Wrong shapes or
-// dtypes are CHECK failures. All pointers are device memory of the table's backend.
+// bits of a result do not depend on the number of threads: reductions are cut by data, never by thread. CPU ops take
+// subnormal numbers as zero. Wrong shapes or dtypes are CHECK failures. All pointers are device memory of the table's
+// backend.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/metrics_log.h"
 #include "tests/support/scratch_directory.h"
 
@@ -207,6 +209,22 @@ TEST(MetricsLog, RubbishInTheMiddleIsRemovedAndForeignSpacingIsRead) {
   test::spill(path, "{ \"loss\": 1, \"step\": 1 }\n" + zeros + "\n[1,2]\n\n{\"step\":\"x\"}\n{\"step\":2}\n");
   MetricsLog log(path, kKeepAll);
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2}));
+}
+
+// The file of a long run is larger than what a rank has left, and would count as the peak of every step to come.
+TEST(MetricsLog, ResumeHoldsOneLineAtATime) {
+  const test::Scratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  {
+    std::ofstream out(path);
+    for (int step = 1; step <= 64; ++step)
+      out << "{\"step\":" << step << ",\"pad\":\"" << std::string(1 << 20, 'x') << "\"}\n";
+  }
+  const int64_t before = peak_rss_bytes();
+  { MetricsLog log(path, 62); }
+  EXPECT_LT(peak_rss_bytes() - before, 16 << 20);
+  const std::string kept = test::slurp(path);
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 62);
 }
 
 // A file size limit behaves like a full disk, with short writes. (SIGXFSZ would end the process otherwise.)

@@ -67,6 +67,21 @@ Descriptor open_to_read(const std::string& path) {
   return file;
 }
 
+// Calls take(chunk) until the file ends.
+template <typename Take>
+void read_chunks(const Descriptor& file, const std::string& path, const Take& take) {
+  char buffer[1 << 16];
+  for (ssize_t n = 1; n > 0;) {
+    // read, not pread: the file may be a pipe.
+    persist_or_refuse(path, "read", [&] {
+      do n = ::read(file.get(), buffer, sizeof buffer);
+      while (n < 0 && errno == EINTR);
+      return n < 0 ? errno : 0;
+    });
+    take(std::string_view(buffer, static_cast<size_t>(n)));
+  }
+}
+
 // Reads from byte offset + done until `out` is full or the file ends. Returns 0 or an errno.
 int read_some(const Descriptor& file, uint64_t offset, std::span<std::byte> out, size_t& done) {
   while (done < out.size()) {
@@ -133,19 +148,25 @@ std::string read_file(const std::string& path, size_t limit) {
     }
     content.reserve(static_cast<size_t>(info.st_size));
   }
-  char buffer[1 << 16];
-  for (ssize_t n = 1; n > 0;) {
-    // read, not pread: the file may be a pipe.
-    persist_or_refuse(path, "read", [&] {
-      do n = ::read(file.get(), buffer, sizeof buffer);
-      while (n < 0 && errno == EINTR);
-      return n < 0 ? errno : 0;
-    });
-    if (content.size() + static_cast<size_t>(n) > limit)
+  read_chunks(file, path, [&](std::string_view chunk) {
+    if (content.size() + chunk.size() > limit)
       throw_bad_data(path + ": larger than " + std::to_string(limit) + " bytes");
-    content.append(buffer, static_cast<size_t>(n));
-  }
+    content.append(chunk);
+  });
   return content;
+}
+
+void read_lines(const std::string& path, const std::function<void(std::string_view line, bool ended)>& visit) {
+  std::string line;
+  read_chunks(open_to_read(path), path, [&](std::string_view chunk) {
+    for (size_t end; (end = chunk.find('\n')) != std::string_view::npos; chunk.remove_prefix(end + 1)) {
+      line.append(chunk.substr(0, end));
+      visit(line, true);
+      line.clear();
+    }
+    line.append(chunk);
+  });
+  if (!line.empty()) visit(line, false);
 }
 
 std::string this_host() {

@@ -6,9 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,9 @@ bool write_all(const Descriptor& file, std::span<const std::byte> bytes);
 
 // Reads a whole file. Throws Error(kBadData) if it is larger than `limit` bytes, too.
 std::string read_file(const std::string& path, size_t limit = SIZE_MAX);
+// Calls visit(line, ended) for every line of a file, one in memory at a time; ended: a newline, which is no part of it,
+// stood behind it.
+void read_lines(const std::string& path, const std::function<void(std::string_view line, bool ended)>& visit);
 
 // "localhost" where the system does not say.
 std::string this_host();

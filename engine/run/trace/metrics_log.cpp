@@ -155,38 +155,38 @@ MetricsLog::MetricsLog(std::string path, int64_t resume_step) : path_(std::move(
   open_for_append();
 }
 
+// The file grows with the run, so it is read line by line.
 void MetricsLog::repair(int64_t resume_step) {
   struct stat info {};
   if (::stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return;
-  std::optional<MappedFile> file(path_);
-  const size_t size = file->bytes().size();
-  std::string_view rest(reinterpret_cast<const char*>(file->bytes().data()), size);
-  std::string kept;
-  kept.reserve(rest.size() + 1);
-  size_t kept_end = 0;  // in the file: of the last line that is kept
+  // A last line without its newline counts only if it parses: it may have been written in part.
+  const auto whole_step = [](std::string_view line, bool ended) {
+    return ended || nlohmann::json::accept(line) ? step_of_line(line) : std::nullopt;
+  };
+  size_t size = 0, kept = 0,
+         kept_end = 0;  // of the file, of what is kept with its newlines, where that ends in the file
   bool torn = false;
-  while (!rest.empty()) {
-    const size_t newline = rest.find('\n');
-    const bool last = newline == std::string_view::npos;
-    const std::string_view line = rest.substr(0, newline);
-    rest.remove_prefix(last ? rest.size() : newline + 1);
-    // A last line without its newline counts only if it parses: it may have been written in part.
-    const bool whole = last ? nlohmann::json::accept(line) : true;
-    const std::optional<int64_t> step = whole ? step_of_line(line) : std::nullopt;
+  read_lines(path_, [&](std::string_view line, bool ended) {
+    size += line.size() + (ended ? 1 : 0);
+    const std::optional<int64_t> step = whole_step(line, ended);
     if (!step) torn = true;
-    if (!step || *step > resume_step) continue;
-    kept.append(line).push_back('\n');
-    kept_end = size - rest.size();
-    torn_ = last;
-  }
-  if (kept.size() == size) return;
+    if (!step || *step > resume_step) return;
+    kept += line.size() + 1;
+    kept_end = size;
+    torn_ = !ended;
+  });
+  if (kept == size) return;
   if (torn) log_info(path_ + ": an incomplete line, left by a process that was killed, is removed");
-  file.reset();  // no page of it is touched any more
   // Mostly only the end has to go. Truncating needs no disk space; a copy would, and where it failed on a full disk the
   // repeated steps would be in the file twice.
-  if (kept_end < size && ::truncate(path_.c_str(), static_cast<off_t>(kept_end)) == 0 && kept.size() == kept_end)
-    return;
-  write_file_atomic(path_, kept);
+  if (kept_end < size && ::truncate(path_.c_str(), static_cast<off_t>(kept_end)) == 0 && kept == kept_end) return;
+  std::string text;
+  text.reserve(kept);
+  read_lines(path_, [&](std::string_view line, bool ended) {
+    const std::optional<int64_t> step = whole_step(line, ended);
+    if (step && *step <= resume_step) text.append(line).push_back('\n');
+  });
+  write_file_atomic(path_, text);
   torn_ = false;
 }
 

@@ -193,15 +193,13 @@ void load_metrics(RunData& run) {
         "metrics.jsonl is missing: the run has not finished its first step, or this is no run directory");
     return;
   }
-  const std::string content = read_file(path);
   MetricsReader reader(run);
-  std::string_view rest = content;
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    if (end > 0) reader.line(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  reader.finish(!content.empty() && content.back() != '\n');
+  bool torn_tail = false;
+  read_lines(path, [&](std::string_view line, bool ended) {
+    if (!line.empty()) reader.line(line);
+    torn_tail = !ended;
+  });
+  reader.finish(torn_tail);
   if (run.steps.empty() && run.evals.empty()) run.problems.push_back("metrics.jsonl holds no training step yet");
 }
 

@@ -142,5 +142,24 @@ TEST(Manifest, SealedNonsenseIsRefused) {
       Error);
 }
 
+// Whoever looks for the newest of many checkpoints parses nothing else of a manifest, and trusts none that was altered.
+TEST(Manifest, TheSequenceAloneIsThatOfTheWhole) {
+  const test::Scratch scratch;
+  const std::string path = scratch / kManifestName, good = manifest_to_text(sample());
+  spill(path, good);
+  EXPECT_EQ(read_sequence(scratch.path()), 7);
+  EXPECT_EQ(read_manifest(scratch.path()).sequence, 7);
+  const std::string without = "{\n\"step\": 1";
+  std::string altered = good;
+  altered.replace(good.find("\"sequence\": 7") + 12, 1, "8");
+  for (const std::string& bad : {altered, good.substr(0, good.size() - 1), std::string(),
+                                 without + ",\n\"checksum\": \"" + hash_text(without) + "\"\n}\n"}) {
+    spill(path, bad);
+    const Error e = error_of([&] { (void)read_sequence(scratch.path()); });
+    EXPECT_EQ(e.code(), ExitCode::kBadData) << bad;
+    EXPECT_EQ(std::string(e.what()).rfind(path, 0), 0u) << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace thinwire::manifest_test

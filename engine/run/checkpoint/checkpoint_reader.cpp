@@ -105,7 +105,7 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory) {
     if (!step || !is_directory(path)) continue;
     FoundCheckpoint checkpoint{path, name, *step, -1};
     try {
-      checkpoint.sequence = read_manifest(checkpoint.path).sequence;
+      checkpoint.sequence = read_sequence(checkpoint.path);
     } catch (const Error& e) {
       if (e.code() != ExitCode::kBadData) throw;  // it may be the newest good one
       // stays -1: whoever verifies it learns why

@@ -118,6 +118,17 @@ void read_body(const json& root, Manifest& m) {
   }
 }
 
+void check_seal(const std::string& path, const std::string& text) {
+  if (text.size() < kSealSize)
+    throw_bad_data(path + ": not a complete manifest (" + std::to_string(text.size()) + " bytes)");
+  const std::string_view body(text.data(), text.size() - kSealSize);
+  const std::string_view seal = std::string_view(text).substr(body.size());
+  if (!seal.starts_with(kSealOpen) || !seal.ends_with(kSealClose))
+    throw_bad_data(path + ": truncated or altered at its end");
+  if (seal.substr(kSealOpen.size(), 32) != hash_text(body))
+    throw_bad_data(path + ": its checksum does not match its content");
+}
+
 }  // namespace
 
 std::string manifest_to_text(const Manifest& m) {
@@ -170,15 +181,7 @@ std::string manifest_to_text(const Manifest& m) {
 }
 
 Manifest part_from_text(const std::string& path, const std::string& text) {
-  if (text.size() < kSealSize)
-    throw_bad_data(path + ": not a complete manifest (" + std::to_string(text.size()) + " bytes)");
-  const std::string_view body(text.data(), text.size() - kSealSize);
-  const std::string_view seal = std::string_view(text).substr(body.size());
-  if (!seal.starts_with(kSealOpen) || !seal.ends_with(kSealClose))
-    throw_bad_data(path + ": truncated or altered at its end");
-  if (seal.substr(kSealOpen.size(), 32) != hash_text(body))
-    throw_bad_data(path + ": its checksum does not match its content");
-
+  check_seal(path, text);
   Manifest manifest;
   try {
     const json root = json::parse(text, [&](int depth, json::parse_event_t, json&) {
@@ -237,6 +240,17 @@ std::string stored_name_of(const std::string& name, const SlicePlace& p) {
 Manifest read_manifest(const std::string& checkpoint_dir) {
   const std::string path = checkpoint_dir + "/" + kManifestName;
   return manifest_from_text(path, read_file(path, kMaxManifest));
+}
+
+int64_t read_sequence(const std::string& checkpoint_dir) {
+  const std::string path = checkpoint_dir + "/" + kManifestName, text = read_file(path, kMaxManifest);
+  check_seal(path, text);
+  constexpr std::string_view kLine = "\n\"sequence\": ";
+  int64_t sequence = -1;
+  if (const size_t at = text.find(kLine); at != std::string::npos)
+    std::from_chars(text.data() + at + kLine.size(), text.data() + text.size(), sequence);
+  if (sequence < 0 || sequence == INT64_MAX) throw_bad_data(path + ": bad manifest: no sequence");
+  return sequence;
 }
 
 }  // namespace thinwire

@@ -65,5 +65,8 @@ std::string find_slice_fault(const Manifest& manifest);
 
 // DIR/manifest.json.
 Manifest read_manifest(const std::string& checkpoint_dir);
+// Its sequence alone, without parsing the rest: a run may have a thousand checkpoints. Throws Error(kBadData) where
+// the seal or the sequence is wrong.
+int64_t read_sequence(const std::string& checkpoint_dir);
 
 }  // namespace thinwire

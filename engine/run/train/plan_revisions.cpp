@@ -121,8 +121,9 @@ std::string PlanRevisions::text(int64_t updates) const {
 
 std::string PlanRevisions::begun_with(int64_t update) const {
   json list = json::array();
-  for (const Revision& r : list_)
-    if (r.after == update - 1) list.push_back(line_of(r));
+  const auto is_before = [](const Revision& r, int64_t after) { return r.after < after; };
+  auto r = std::lower_bound(list_.begin(), list_.end(), update - 1, is_before);
+  for (; r != list_.end() && r->after == update - 1; ++r) list.push_back(line_of(*r));
   return list.empty() ? "" : list.dump();
 }
 

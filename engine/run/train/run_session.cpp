@@ -373,12 +373,13 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
 void RunSession::record_revisions(const PlanRevisions& revisions, int64_t updates) {
   if (!job_.first() || (revisions.empty() && !config_.run.compression.adapt && !revisions.replays())) return;
   begun_ = revisions.begun_with(updates + 1);
-  std::string text = revisions.text(updates);
+  // The text grows with the run: it is made where it has changed, by what the next update is the first one under.
+  if (begun_.empty() && recorded_revisions_) return;
+  recorded_revisions_ = true;
   const std::string path = revisions_path(config_.run.run_dir);
   std::error_code none;
-  if (text == revisions_ || std::filesystem::equivalent(path, config_.run.compression.revisions, none)) return;
-  write_file_atomic(path, text);
-  revisions_ = std::move(text);
+  if (std::filesystem::equivalent(path, config_.run.compression.revisions, none)) return;
+  write_file_atomic(path, revisions.text(updates));
 }
 
 void RunSession::report_spike(const StepOutcome& outcome) {
@@ -422,6 +423,7 @@ bool RunSession::has_evaluation(int64_t step, Split split) const {
   std::ifstream lines;
   if (job_.first()) lines.open(metrics_path(config_.run.run_dir));
   for (std::string line; !found && std::getline(lines, line);) {
+    if (line.find("\"eval_loss\"") == std::string::npos) continue;  // most are steps: parsing them takes seconds
     const nlohmann::json record = parse_shallow(line), none;
     found = record.is_object() && record.contains("eval_loss") && record.value("step", none) == step &&
             record.value("split", none) == name_of(split);

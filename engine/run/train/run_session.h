@@ -133,9 +133,10 @@ class RunSession {
   // Layers of each stage's chunks, the placement, and the parts in which stages send. Compression state is loaded only
   // from a checkpoint with the same.
   nlohmann::json cut_;
-  nlohmann::json costs_;           // what measured_costs() will find; null: nothing was measured
-  std::string revisions_, begun_;  // the text of revisions.jsonl; revisions that begin with the next update
-  Device* device_ = nullptr;       // the replica's, from start() on
+  nlohmann::json costs_;             // what measured_costs() will find; null: nothing was measured
+  std::string begun_;                // revisions that begin with the next update
+  bool recorded_revisions_ = false;  // revisions.jsonl is this job's
+  Device* device_ = nullptr;         // the replica's, from start() on
   int64_t step_ = 0;
   bool owes_evaluation_ = false;
   int64_t last_saved_step_ = -1;

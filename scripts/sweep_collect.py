@@ -218,7 +218,7 @@ class Sweep:
         run = self.store.run_dir(point.id)
         status, ended = (read_object(os.path.join(where, "status.json")) or {} for where in (self.store.folder(point.id), run))
         steps, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
-        self.curves[point.id] = (steps, evaluations)
+        self.curves[point.id] = sweep_html.curve(steps)  # the steps themselves would take a gigabyte per hundred thousand
         row = {"id": point.id, "state": status.get("state", "init"), "code": status.get("code"),
                "reason": status.get("reason") or ended.get("message") or "", "attempts": status.get("attempts")}
         row.update({"launcher." + key: point.launcher[key] for key in ("kind", "ranks", "hosts", "rate") if key in point.launcher})

@@ -148,7 +148,7 @@ def card(heading, note, chart):
 def loss_charts(view, members):
     """Loss against tokens, against bytes on the wire, and above the baseline's at equal tokens."""
     tokens, sent, above = [], [], []
-    curves = {r["id"]: curve(view.sweep.curves[r["id"]][0]) for g in members for r in g["rows"]}
+    curves = {r["id"]: view.sweep.curves[r["id"]] for g in members for r in g["rows"]}
     means = {id(g): mean_curve([curves[r["id"]] for r in g["rows"]]) for g in members}
     base_of = {r["id"]: means[id(g)] for g in members if g["base"] for r in g["rows"]}
     for g in members:

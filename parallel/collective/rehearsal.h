@@ -28,8 +28,9 @@ class RehearsalWatch {
   virtual void rounds(const RoundCodec& /*codec*/, int64_t /*count*/) {}
   // All that was told since the last call is one operation, which is issued here. The ticket is what is waited for.
   virtual Ticket issued(const OperationNote& note) = 0;
-  // Of the operation that is told: a block of the pool that it takes beside its tensors, or gives back.
-  virtual void block(int64_t /*bytes*/, bool /*taken*/) {}
+  // Of the operation that is told: a block of the pool that it takes beside its tensors, or gives back. written: bytes
+  // of it that something comes to lie in; pages of the others are never taken of the system.
+  virtual void block(int64_t /*bytes*/, int64_t /*written*/, bool /*taken*/) {}
 
  protected:
   ~RehearsalWatch() = default;
@@ -38,7 +39,12 @@ class RehearsalWatch {
 // What a rehearsed verb would have of the pool while this lives. watch == nullptr: nobody wants to know.
 class RehearsedBlocks {
  public:
-  using Sizes = std::array<int64_t, 5>;  // bytes, 0: none
+  struct Block {
+    Block(int64_t all = 0) : Block(all, all) {}
+    Block(int64_t all, int64_t some) : bytes(all), written(some) {}
+    int64_t bytes, written;  // bytes 0: none
+  };
+  using Sizes = std::array<Block, 5>;
   RehearsedBlocks(RehearsalWatch* watch, const Sizes& sizes) : watch_(watch), sizes_(sizes) { tell(true); }
   ~RehearsedBlocks() { tell(false); }
   RehearsedBlocks(const RehearsedBlocks&) = delete;
@@ -46,8 +52,8 @@ class RehearsedBlocks {
 
  private:
   void tell(bool taken) const {
-    for (int64_t bytes : sizes_)
-      if (watch_ != nullptr && bytes > 0) watch_->block(bytes, taken);
+    for (const Block& block : sizes_)
+      if (watch_ != nullptr && block.bytes > 0) watch_->block(block.bytes, block.written, taken);
   }
   RehearsalWatch* watch_;
   Sizes sizes_;

@@ -446,7 +446,10 @@ class Runner {
 RehearsedBlocks::Sizes blocks_of(const GroupLane& lane, const RouteRun& run) {
   if (RouteAtOnce::fits(lane, run)) return {RouteAtOnce::space(run)};
   const RouteSpace space(run);
-  return {space.in[0].bytes(), space.in[1].bytes(), space.out[0].bytes(), space.out[1].bytes(), space.partial};
+  const auto block = [](const RouteSpace::Way& way) {
+    return RehearsedBlocks::Block{way.bytes(), std::min(way.bytes(), way.payloads)};
+  };
+  return {block(space.in[0]), block(space.in[1]), block(space.out[0]), block(space.out[1]), space.partial};
 }
 
 }  // namespace

@@ -80,7 +80,8 @@ struct RouteSpace {
   struct Way {
     int places = 1;
     size_t longest = 0;
-    int64_t slots = 0;  // of `places` payloads each
+    int64_t slots = 0;     // of `places` payloads each
+    int64_t payloads = 0;  // bytes of all that come to lie here: less than bytes() where a window is never full
     bool framed = false;
     size_t stride() const { return (longest + 63) / 64 * 64; }
     int64_t bytes() const { return static_cast<int64_t>(stride()) * places * slots; }

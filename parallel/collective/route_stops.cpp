@@ -1,6 +1,7 @@
 // Routes as verbs make them: their stops, and in a rehearsal what they would send.
 #include <algorithm>
 
+#include "parallel/collective/pieces.h"
 #include "parallel/collective/route_run.h"
 
 namespace thinwire {
@@ -61,6 +62,9 @@ RouteSpace::RouteSpace(const RouteRun& run) {
   const auto bytes = [&](int call, int64_t count) {
     return payload_bytes(run.calls[call].coder, count, run.dtypes[call]);
   };
+  const auto all_bytes = [&](int call, int64_t count) {
+    return slice_bytes(run.calls[call].coder, run.chunk, count, run.dtypes[call]);
+  };
   for (const Stop& stop : run.stops()) {
     const int64_t count = std::min(run.chunk, stop.slice.count),
                   end = stop.start + pieces_of(stop.slice.count, run.chunk);
@@ -73,6 +77,7 @@ RouteSpace::RouteSpace(const RouteRun& run) {
       way.framed |= is_framed(run.calls[stop.call].coder);
       if (!(stores && run.calls[stop.call].coder == nullptr) && run.kept == nullptr) {
         way.longest = std::max(way.longest, bytes(stop.call, count));
+        way.payloads += stop.from.peers() * all_bytes(stop.call, stop.slice.count);
         passed_on[stop.flow] |= stores && stop.receivers() > 0;
       }
     }
@@ -85,6 +90,7 @@ RouteSpace::RouteSpace(const RouteRun& run) {
     way.framed |= is_framed(run.calls[call].coder);
     if (stores || !(coded || (adds && stop.result.space == Space::kNone)) || run.passed != nullptr) continue;
     way.longest = std::max(way.longest, bytes(call, count));
+    way.payloads += all_bytes(call, stop.slice.count);
     if (adds && coded) partial = std::max(partial, count * static_cast<int64_t>(size_of(run.dtypes[call])));
   }
   for (int f = 0; f < run.flow_count; ++f) {

@@ -420,7 +420,9 @@ TEST(CodedCollectives, AllocateNothingInTheSteadyState) {
 // The most that rehearsed verbs have of the pool, in blocks as it hands them out.
 class ToldBlocks final : public RehearsalWatch {
  public:
-  void block(int64_t bytes, bool taken) override {
+  void block(int64_t bytes, int64_t written, bool taken) override {
+    EXPECT_LE(written, bytes);
+    if (taken) written_ += written;
     int64_t& held = held_[std::bit_ceil(static_cast<uint64_t>(bytes))];
     held += taken ? 1 : -1;
     int64_t& most = most_[std::bit_ceil(static_cast<uint64_t>(bytes))];
@@ -432,9 +434,11 @@ class ToldBlocks final : public RehearsalWatch {
     for (const auto& [bytes, most] : most_) sum += static_cast<int64_t>(bytes) * most;
     return sum;
   }
+  int64_t written() const { return written_; }
 
  private:
   std::map<uint64_t, int64_t> held_, most_;
+  int64_t written_ = 0;
 };
 
 TEST(CodedCollectives, TheRehearsalTellsWhatThePoolHolds) {
@@ -507,6 +511,26 @@ TEST(CodedCollectives, TheRehearsalTellsWhatThePoolHolds) {
     EXPECT_GE(after - before, told - (n << 14)) << name;
     EXPECT_LE(after - before, told + told / 50 + (n << 16)) << name;
   }
+}
+
+// A window has room for pieces that a short slice does not have: nothing ever comes to lie there.
+TEST(CodedCollectives, TheRehearsalTellsWhatOfItIsWritten) {
+  const int64_t count = 1 << 14;
+  run_ranks(2, [&](Progress& progress) {
+    CodedRank rank(progress, 2, small_chunks(1 << 18));
+    Buffer data(DType::f32, count);
+    ToldBlocks watch;
+    watch_rehearsal(progress, &watch);
+    static_cast<void>(rehearsed_bytes(
+        rank.group.lane(),
+        [&](const GroupLane& lane) {
+          return coded_all_reduce(lane, rank.call(nullptr), rank.call(nullptr), data.view());
+        },
+        true));
+    watch_rehearsal(progress, nullptr);
+    EXPECT_EQ(watch.written(), 4 * count / 2);  // the other rank's half of the elements, once
+    EXPECT_GE(watch.bytes(), 2 * watch.written());
+  });
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
     code_.add_exchange(lane, to, from, bytes);
   }
   void rounds(const RoundCodec& codec, int64_t count) override { code_.add_rounds(codec, count); }
-  void block(int64_t bytes, bool taken) override {
+  void block(int64_t bytes, int64_t written, bool taken) override {
     const auto size_class = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(bytes - 1)));
-    held_[size_class] += taken ? bytes : -bytes;
+    held_[size_class] += taken ? written : -written;
     most_[size_class] = std::max(most_[size_class], held_[size_class]);
   }
   Ticket issued(const OperationNote& note) override {

@@ -125,6 +125,24 @@ TEST(Simulator, ThePoolGrowsByWhatIsOpenAtATime) {
   }
 }
 
+// A core that issues codes until it has to wait for somebody; a GPU queues that on a stream of its own, and a faster
+// network, which makes nobody wait, does not make its steps longer.
+TEST(Simulator, AGpuComputesOnWhileItsOperationsCode) {
+  for (const bool gpu : {false, true}) {
+    Cluster cluster = free_cluster(2, 8000.0);
+    cluster.machine.gpu = gpu;
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s)
+      for (Hand* h : {&a, &b}) {
+        const int peer = h == &a ? 1 : 0;
+        h->work(0.01).send(peer, 8).await(peer, 8).issue().compute(0.02).wait().step();
+      }
+    const Simulation s = run({a, b}, cluster);
+    EXPECT_NEAR(s.step_seconds, gpu ? 0.02 : 0.03, 1e-6);
+    EXPECT_NEAR(s.actors[0].issue, gpu ? 0.0 : 0.01, 1e-6);
+  }
+}
+
 TEST(Simulator, ComputeHidesWhatFitsBehindIt) {
   const Cluster cluster = free_cluster(2, 0.8);
   for (double compute : {0.05, 0.1, 0.25}) {

@@ -235,6 +235,11 @@ class Engine {
           state(a, event.operation).issued = now_;
           if (logs_) log_.issued(a, event.operation, now_);
           hold(a, event.operation);
+          if (cluster_.machine.gpu) {  // queued on a stream of its own: what computes goes on
+            make_ready(a, event.operation);
+            move_on(a);
+            break;
+          }
           me.mode = Mode::kIssues, me.operation = event.operation, me.since = now_;
           me.ready.push_front(event.operation);
           move_on(a);

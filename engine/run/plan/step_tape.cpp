@@ -26,7 +26,8 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   void rounds(const RoundCodec& codec, int64_t count) override { code_.add_rounds(codec, count); }
   void block(int64_t bytes, int64_t written, bool taken) override {
     const auto size_class = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(bytes - 1)));
-    held_[size_class] += taken ? written : -written;
+    const int64_t counted = cluster_.machine.gpu ? bytes : written;  // a device has no pages that nobody has taken
+    held_[size_class] += taken ? counted : -counted;
     most_[size_class] = std::max(most_[size_class], held_[size_class]);
   }
   Ticket issued(const OperationNote& note) override {

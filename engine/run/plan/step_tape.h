@@ -45,8 +45,8 @@ struct TapeInstruction {
   double seconds = 0.0;
 };
 
-// Bytes written in the most blocks of one size that an operation has of the pool at a time. The pool (scratch.h) hands
-// out powers of two, keeps them, and uses a block again for what has the same size.
+// Bytes written (on a GPU: taken) in the most blocks of one size that an operation has at a time. The pool (scratch.h)
+// hands out powers of two, keeps them, and uses a block again for what has the same size.
 struct TapeBlocks {
   int size_class = 0;  // blocks of 2 to the power of it
   double bytes = 0.0;

@@ -224,6 +224,7 @@ TEST(TransportNode, GivenUpTransfersLeaveTheOthersWhole) {
     if (transport.rank() == 0) {
       open.send(large.data(), kLarge, 1, 1);
       open.send(small.data(), 100, 1, 2);
+      while (step == 0) std::this_thread::yield();  // the other half stays away until the receive is given up
       open.finish();
       return;
     }
@@ -236,6 +237,7 @@ TEST(TransportNode, GivenUpTransfersLeaveTheOthersWhole) {
     EXPECT_TRUE(transport.withdraw(1));
     open.forget(0);
     open.forget(1);
+    step = 1;
     std::fill(got.begin(), got.end(), 'y');
     open.receive(second.data(), 100, 0, 2);
     open.finish();

@@ -142,9 +142,10 @@ class Engine {
       for (int c = 0; c < (pinned(a) ? cores : 1); ++c) hosts_.back().add_resource(pinned(a) ? 1 : cores);
     }
     me.host = at->second;
+    if (cluster_.machine.gpu) me.core = hosts_[static_cast<size_t>(me.host)].add_resource(1.0);  // its own GPU
     if (pinned(a)) me.core = rank % cluster_.shared_cores;
     if (is_slowest(a)) me.slow *= 1.0 + cluster_.machine.uneven;
-    if (!folding_.folded) return;
+    if (!folding_.folded || cluster_.machine.gpu) return;
     me.share = 0.0;
     for (int r = rank; r < rank + folding_.ranks_of_actor(); ++r)
       me.share += cluster_.shared_cores > 0 || cluster_.node_of(r) == cluster_.node_of(rank);
@@ -172,13 +173,13 @@ class Engine {
   // loaded: by what factor it takes longer with all cores busy.
   void start_work(int a, double seconds, bool compute, double loaded) {
     Actor& me = actor(a);
-    const double threads = compute ? tape(a).threads : 1.0;
-    const bool apart = compute && cluster_.machine.gpu;
+    const double threads = compute ? tape(a).threads : 1.0;  // on a GPU 1
     const FairPool::Use use{me.core, me.share};
-    hosts_[static_cast<size_t>(me.host)].add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use,
-                                             apart ? 0 : 1, 2 * a + (compute ? 0 : 1),
-                                             {apart ? 1.0 : loaded, compute ? cluster_.machine.crowded_slowdown : 1.0});
-    if (compute) me.alone = seconds / (apart ? 1.0 : threads), me.since = now_;
+    FairPool::Slowdown slowdown{loaded, compute ? cluster_.machine.crowded_slowdown : 1.0};
+    if (cluster_.machine.gpu) slowdown = {};  // its codecs and its compute share it, and no more is known
+    hosts_[static_cast<size_t>(me.host)].add(now_, seconds, threads, threads, &use, 1, 2 * a + (compute ? 0 : 1),
+                                             slowdown);
+    if (compute) me.alone = seconds / threads, me.since = now_;
   }
 
   void work_is_over(int a, bool compute) {

@@ -95,7 +95,6 @@ def page(found):
 
 - A cell's runs stand side by side, each with hosts and links of the [lab](../lab.md), and are stopped and continued in turn, {" or ".join(map(str, turns))} turns each: all see the same minutes of the machine. `adapt` is measured once it has decided on every site; its trials are not in these times.
 - *adapt / best*: per turn the median of its steps over that of the fixed way with the shortest steps; then the median over turns and its 95 % interval. *met*: all of it is at most the bound ({UP_TO_CORES:.2f} up to as many ranks as cores, {BEYOND:.2f} beyond); *missed*: none of it. A way that took {FAR:g} times as long as the best one before the turns began took none; what it took then stands under others.
-- Jobs of a cell do not stand at the same step: `adapt` has taken more of them for its trials, and on CPUs steps grow longer as training goes on, since numbers of the backward pass become subnormal. How much of a difference is that was not told apart: where every site is sent as `thinwire` sends it, a verdict says nothing of `adapt`.
 - *how adapt sends*: `coded` as the preset says, `light` by codecs that cost the core less, `bf16`, `plain`.
 - 10.8 M parameters, micro batch 1 of 256 tokens (4 and 8 of them with 2 and 4 stages), fp32 compute, ZeRO-1 between replicas, `thinwire` with gradients at 3.1 bits, the mean of its ramp.
 

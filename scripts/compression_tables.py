@@ -105,7 +105,7 @@ RATES_TRIED = {
 # What is tried is chosen by the first two; those behind them judge it.
 RATE_STEPS, RATE_SEEDS = (100, 1000), range(1, 31)
 # The same between eight replicas.
-MANY, MANY_SEEDS, MANY_TRIED = 8, range(1, 11), ("none", "before", "flat", "ramp")
+MANY, MANY_SEEDS, MANY_TRIED = 8, range(1, 21), ("none", "before", "flat", "ramp")
 # One class of tensors at a time, so coarse that the loss shows it; everything else travels as it is.
 COARSE = {"codec": "ecsq", "rate": 1, "block": 64, "residual": "error_feedback"}
 CLASSES = {"embedding": ["embedding"], "attention": ["attention"], "mlp": ["mlp"], "norm": ["norm", "bias", "head"]}

@@ -26,8 +26,8 @@ class FloatModeScope {
   unsigned before_;
 };
 
-// CPUs take up to a hundred times longer for an operation with a subnormal number than for any other, and training
-// makes more of them as attention grows sharp: without this a step takes twice as long after some hundred steps.
+// CPUs take many times longer for an operation with a subnormal number than for any other, and training makes more of
+// them as attention grows sharp: without this steps take longer and longer.
 class SubnormalsAreZero : public FloatModeScope {
  public:
   SubnormalsAreZero() : FloatModeScope(float_mode() | kFlushToZero | kDenormalsAreZero) {}

@@ -11,11 +11,10 @@ namespace thinwire {
 
 // A part of a message: a coded matrix, or a run of raw elements (rank 0). The parts of a message ascend and cover it.
 struct LowRankPlace {
-  int64_t first = 0;                         // element of the message
-  int64_t rows = 0, cols = 0;                // rank 0: one row
-  int64_t p = 0, q = 0;                      // as in LowRankMatrix; rank 0: p is RawPart::at
-  int64_t rows_before = 0, cols_before = 0;  // sums over the matrices in front: of rows, of columns,
-  int64_t squares = 0, vectors = 0;          // of rank^2, of rank
+  int64_t first = 0;                 // element of the message
+  int64_t rows = 0, cols = 0;        // rank 0: one row
+  int64_t p = 0, q = 0;              // as in LowRankMatrix; rank 0: p is RawPart::at
+  int64_t squares = 0, vectors = 0;  // sums over the matrices in front: of rank^2, of rank
   int rank = 0;
   int matrix = 0;  // its number among the matrices
 };
@@ -35,7 +34,7 @@ TW_DEVICE float splat_of(float v) {
 struct LowRankParts {
   explicit LowRankParts(const LowRankLayout& layout);
   std::vector<LowRankPlace> list;
-  LowRankPlace sums;     // rows_before, cols_before, squares, vectors: over all matrices
+  LowRankPlace sums;     // squares, vectors: over all matrices
   LowRankPlace most;     // rows, cols, rank: the largest of any matrix
   int64_t most_raw = 0;  // elements of the largest part of rank 0
 };
@@ -52,20 +51,18 @@ struct LowRankOnDevice {
   DeviceMemory memory;
 };
 
-// Scratch for orthonormalising all matrices of a message, side by side. tall: for Householder reflections.
+// Scratch for orthonormalising all matrices of a message, side by side.
 struct OrthonormalSpace {
   double* squares = nullptr;      // [2 rank^2] per matrix: Gram matrix, inverse of its factor
-  double* vectors = nullptr;      // [2 rank] per matrix
-  double* tall = nullptr;         // [(rank + 1) length] per matrix
+  double* vectors = nullptr;      // [rank] per matrix
   unsigned* dependent = nullptr;  // [rank] per matrix
   unsigned* states = nullptr;     // [1] per part
 };
 
 // In place: the p (is_p) or q of each matrix becomes what orthonormalize() makes of it, bit for bit. most: that of
-// LowRankParts. passes: the most before Householder reflections (kOrthonormalPasses; 0: these at once); the device
-// decides how many a matrix needs.
+// LowRankParts. The device decides how many passes a matrix needs.
 void queue_orthonormalize(CudaQueue& queue, const LowRankPlaces& places, bool is_p, float* data,
-                          const OrthonormalSpace& space, const LowRankPlace& most, int passes);
+                          const OrthonormalSpace& space, const LowRankPlace& most);
 
 // Queues what LowRankState does on the host, with the same bits. Takes the scratch of the queue.
 class LowRankWork {

@@ -152,7 +152,6 @@ LowRankParts::LowRankParts(const LowRankLayout& layout) {
     next.first = m.first, next.rows = m.rows, next.cols = m.cols, next.p = m.p, next.q = m.q;
     next.rank = static_cast<int>(m.rank);
     list.push_back(next);
-    next.rows_before += m.rows, next.cols_before += m.cols;
     next.squares += m.rank * m.rank, next.vectors += m.rank;
     ++next.matrix;
     most.rows = std::max(most.rows, m.rows), most.cols = std::max(most.cols, m.cols);
@@ -188,8 +187,7 @@ LowRankWork::LowRankWork(CudaQueue& queue, const char* what, const LowRankOnDevi
          whole ? static_cast<int64_t>(tile_squares_bytes(ceil_div(layout.count, kMostDeviceTile)) / sizeof(float)) : 0);
     take(chunks_, ceil_div(most.rows, kRightRows) * layout.q_count);
     take(orthonormal_.squares, 2 * sums.squares);
-    take(orthonormal_.vectors, 2 * sums.vectors);
-    take(orthonormal_.tall, std::max(layout.p_count + sums.rows_before, layout.q_count + sums.cols_before));
+    take(orthonormal_.vectors, sums.vectors);
     take(orthonormal_.dependent, sums.vectors);
     take(orthonormal_.states, static_cast<int64_t>(message.parts.list.size()));
   };
@@ -214,8 +212,7 @@ void LowRankWork::begin(const Msg& msg, Factor which, const float* warm, const i
 
 void LowRankWork::orthonormalize(Factor which, float* factor) {
   if (message_.parts.most.rank == 0) return;
-  queue_orthonormalize(queue_, message_.places(), which == Factor::kP, factor, orthonormal_, message_.parts.most,
-                       kOrthonormalPasses);
+  queue_orthonormalize(queue_, message_.places(), which == Factor::kP, factor, orthonormal_, message_.parts.most);
 }
 
 void LowRankWork::multiply(const float* x, Factor result, const float* other, float* to) {

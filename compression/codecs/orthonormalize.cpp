@@ -48,49 +48,6 @@ enum class Pass : uint8_t { kAgain, kLast, kDone, kNonFinite };
 
 }  // namespace
 
-void orthonormalize_householder(const Basis& basis) {
-  const int64_t n = basis.length, r = basis.vectors;
-  std::vector<double> a(static_cast<size_t>(n * r)), out(static_cast<size_t>(n)), beta(static_cast<size_t>(r));
-  std::vector<double> sign(static_cast<size_t>(r));
-  for (int64_t j = 0; j < r; ++j) {
-    double largest = 0.0;
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      double* v = a.data() + j * n;
-      for (int64_t i = 0; i < n; ++i) v[i] = basis.data[j * n + i];
-      double before = 0.0, rest = 0.0;
-      for (int64_t i = 0; i < n; ++i) before += v[i] * v[i];
-      for (int64_t k = 0; k < j; ++k) {
-        const double* w = a.data() + k * n;
-        double dot = 0.0;
-        for (int64_t i = k; i < n; ++i) dot += w[i] * v[i];
-        for (int64_t i = k; i < n; ++i) v[i] -= beta[static_cast<size_t>(k)] * dot * w[i];
-      }
-      for (int64_t i = j; i < n; ++i) rest += v[i] * v[i];
-      largest = rest;
-      if (rest > kDependentRest * before) break;
-      random_direction(basis, j, kOrthonormalPasses + attempt);
-    }
-    double* v = a.data() + j * n;
-    const double length = std::sqrt(largest);
-    sign[static_cast<size_t>(j)] = v[j] > 0.0 ? -1.0 : 1.0;
-    v[j] += v[j] > 0.0 ? length : -length;
-    double square = 0.0;
-    for (int64_t i = j; i < n; ++i) square += v[i] * v[i];
-    beta[static_cast<size_t>(j)] = square > 0.0 ? 2.0 / square : 0.0;
-  }
-  for (int64_t j = 0; j < r; ++j) {
-    std::fill(out.begin(), out.end(), 0.0);
-    out[static_cast<size_t>(j)] = sign[static_cast<size_t>(j)];
-    for (int64_t k = j; k >= 0; --k) {
-      const double* w = a.data() + k * n;
-      double dot = 0.0;
-      for (int64_t i = k; i < n; ++i) dot += w[i] * out[static_cast<size_t>(i)];
-      for (int64_t i = k; i < n; ++i) out[static_cast<size_t>(i)] -= beta[static_cast<size_t>(k)] * dot * w[i];
-    }
-    for (int64_t i = 0; i < n; ++i) basis.data[j * n + i] = static_cast<float>(out[static_cast<size_t>(i)]);
-  }
-}
-
 bool orthonormalize(std::span<const Basis> bases, int threads, OrthonormalScratch& scratch) {
   const LowRankKernels& kernels = TW_PICK_KERNELS(low_rank_kernels);
   // Per basis: gram and t, [r, r] each.
@@ -152,7 +109,6 @@ bool orthonormalize(std::span<const Basis> bases, int threads, OrthonormalScratc
   }
   bool finite = true;
   for (size_t i = 0; i < bases.size(); ++i) {
-    if (pass[i] == Pass::kAgain) orthonormalize_householder(bases[i]);
     if (pass[i] != Pass::kNonFinite) continue;
     finite = false;
     std::fill_n(bases[i].data, bases[i].length * bases[i].vectors, std::numeric_limits<float>::quiet_NaN());

@@ -21,14 +21,13 @@ struct DeviceBasis {
   int64_t length;
   int vectors;
   double *gram, *small;  // [vectors, vectors]
-  double *scale, *sign;  // [vectors]; scale: of Householder's reflections, beta
+  double* scale;         // [vectors]
   unsigned* dependent;   // [vectors]
-  double* tall;          // [vectors + 1, length]
 };
 
 constexpr size_t small_bytes(int rank) {
   const auto r = static_cast<size_t>(rank);
-  return (2 * r * r + 2 * r) * sizeof(double) + r * sizeof(unsigned);
+  return (2 * r * r + r) * sizeof(double) + r * sizeof(unsigned);
 }
 
 struct Factors {
@@ -51,10 +50,8 @@ TW_DEVICE DeviceBasis basis_of(const Factors& factors, unsigned number, unsigned
   b.vectors = r;
   b.gram = is_shared ? reinterpret_cast<double*>(shared) : space.squares + 2 * place.squares;
   b.small = b.gram + r * r;
-  b.scale = is_shared ? b.small + r * r : space.vectors + 2 * place.vectors;
-  b.sign = b.scale + r;
-  b.dependent = is_shared ? reinterpret_cast<unsigned*>(b.sign + r) : space.dependent + place.vectors;
-  b.tall = space.tall + at + (factors.is_p ? place.rows_before : place.cols_before);
+  b.scale = is_shared ? b.small + r * r : space.vectors + place.vectors;
+  b.dependent = is_shared ? reinterpret_cast<unsigned*>(b.scale + r) : space.dependent + place.vectors;
   return b;
 }
 
@@ -183,57 +180,6 @@ TW_DEVICE void make_nan(const DeviceBasis& b, int64_t e) {
   for (int j = 0; j < b.vectors; ++j) b.data[j * b.length + e] = float_of_bits(0x7fc00000u);
 }
 
-// The sum of x y over elements [first, n), one behind the other; all threads call, behind all that they wrote.
-TW_DEVICE double chain(const double* x, const double* y, int64_t first, int64_t n, double* word) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    double sum = 0.0;
-    for (int64_t e = first; e < n; ++e) sum += x[e] * y[e];
-    *word = sum;
-  }
-  __syncthreads();
-  return *word;
-}
-
-// v -= what a reflection takes from it.
-TW_DEVICE void reflect(const DeviceBasis& b, int k, double* v, double* word) {
-  const double* const w = b.tall + k * b.length;
-  const double dot = chain(w, v, k, b.length, word);
-  for (int64_t e = k + static_cast<int64_t>(threadIdx.x); e < b.length; e += kThreads) v[e] -= b.scale[k] * dot * w[e];
-}
-
-TW_DEVICE void householder(const DeviceBasis& b, double* word) {
-  const int64_t n = b.length, me = threadIdx.x;
-  for (int j = 0; j < b.vectors; ++j) {
-    double* const v = b.tall + j * n;
-    double rest = 0.0;
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      for (int64_t e = me; e < n; e += kThreads) v[e] = b.data[j * n + e];
-      const double before = chain(v, v, 0, n, word);
-      for (int k = 0; k < j; ++k) reflect(b, k, v, word);
-      rest = chain(v, v, j, n, word);
-      if (rest > kDependentRest * before) break;
-      for (int64_t e = me; e < n; e += kThreads) b.data[j * n + e] = direction(b, j, kOrthonormalPasses + attempt, e);
-    }
-    if (me == 0) {
-      const double length = sqrt(rest);
-      b.sign[j] = v[j] > 0.0 ? -1.0 : 1.0;
-      v[j] += v[j] > 0.0 ? length : -length;
-    }
-    const double square = chain(v, v, j, n, word);
-    if (me == 0) b.scale[j] = square > 0.0 ? 2.0 / square : 0.0;
-    __syncthreads();
-  }
-  double* const out = b.tall + b.vectors * n;
-  for (int j = 0; j < b.vectors; ++j) {
-    for (int64_t e = me; e < n; e += kThreads) out[e] = e == j ? b.sign[j] : 0.0;
-    for (int k = j; k >= 0; --k) reflect(b, k, out, word);
-    __syncthreads();
-    for (int64_t e = me; e < n; e += kThreads) b.data[j * n + e] = static_cast<float>(out[e]);
-    __syncthreads();
-  }
-}
-
 // ---- kernels; block y, or x where there is no y, is of the place of that number ------------------------------------
 TW_KERNEL void __launch_bounds__(kGramThreads) gram_kernel(const TW_GRID_CONSTANT Factors factors, int pass) {
   if (factors.places.list[blockIdx.y].rank == 0 || (pass > 0 && factors.space.states[blockIdx.y] != kAgain)) return;
@@ -271,14 +217,13 @@ TW_KERNEL void __launch_bounds__(kApplyThreads) apply_kernel(const TW_GRID_CONST
     apply(b, e, state == kAgain, pass);
 }
 
-// Passes from `first` on.
-TW_KERNEL void __launch_bounds__(kThreads, 1)
-    finish_kernel(const TW_GRID_CONSTANT Factors factors, int first, int passes) {
+// The passes behind the wide ones.
+TW_KERNEL void __launch_bounds__(kThreads, 1) finish_kernel(const TW_GRID_CONSTANT Factors factors) {
   TW_DYNAMIC_SHARED(shared);
   TW_SHARED_ARRAY(double, word, 1);
-  if (factors.places.list[blockIdx.x].rank == 0 || (first > 0 && factors.space.states[blockIdx.x] != kAgain)) return;
+  if (factors.places.list[blockIdx.x].rank == 0 || factors.space.states[blockIdx.x] != kAgain) return;
   const DeviceBasis b = basis_of(factors, blockIdx.x, shared);
-  for (int pass = first; pass < passes; ++pass) {
+  for (int pass = kWidePasses; pass < kOrthonormalPasses; ++pass) {
     gram_matrix(b, 0, 1);
     __syncthreads();
     const bool finite = is_finite_gram(b);
@@ -288,24 +233,22 @@ TW_KERNEL void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (fine || !finite) return;
   }
-  householder(b, word);
 }
 
 }  // namespace
 
 void queue_orthonormalize(CudaQueue& queue, const LowRankPlaces& places, bool is_p, float* data,
-                          const OrthonormalSpace& space, const LowRankPlace& most, int passes) {
+                          const OrthonormalSpace& space, const LowRankPlace& most) {
   constexpr const char* kWhat = "orthonormalize";
   const Factors factors = {places, is_p, data, space};
   const size_t shared = small_bytes(most.rank < kSharedRank ? most.rank : kSharedRank);
   const int64_t pairs = int64_t{most.rank} * (most.rank + 1) / 2, length = is_p ? most.rows : most.cols;
-  const int wide = passes < kWidePasses ? passes : kWidePasses;
-  for (int pass = 0; pass < wide; ++pass) {
+  for (int pass = 0; pass < kWidePasses; ++pass) {
     queue.launch(kWhat, gram_kernel, {ceil_div(pairs * 8, kGramThreads), places.count}, kGramThreads, 0, factors, pass);
     queue.launch(kWhat, invert_kernel, {places.count}, kThreads, shared, factors, pass);
     queue.launch(kWhat, apply_kernel, {ceil_div(length, kApplyThreads), places.count}, kApplyThreads, 0, factors, pass);
   }
-  queue.launch(kWhat, finish_kernel, {places.count}, kThreads, shared, factors, wide, passes);
+  queue.launch(kWhat, finish_kernel, {places.count}, kThreads, shared, factors);
 }
 
 }  // namespace thinwire

@@ -253,30 +253,6 @@ TEST(Orthonormalize, ThreadsAndCompanyDoNotShow) {
   }
 }
 
-TEST(Orthonormalize, HouseholderKeepsTheSameContract) {
-  unsigned seed = 100;
-  for (const auto& [n, r] : kShapes) {
-    for (int kind = 0; kind < 4; ++kind) {
-      Vectors a = kind == 0   ? gaussian(n, r, ++seed)
-                  : kind == 1 ? conditioned(n, r, 1e9, ++seed)
-                              : Vectors(static_cast<size_t>(n * r), 0.0f);
-      if (kind == 3) std::copy_n(gaussian(n, 1, ++seed).begin(), n, a.begin() + (r - 1) * n);
-      Vectors p = a;
-      orthonormalize_householder(basis_of(p, n, r));
-      expect_good(a, p, n, r);
-      if (kind > 0) continue;
-      // A full-rank basis with positive signs is unique.
-      const Vectors q = orthonormal(a, n, r);
-      double square = 0.0;
-      for (size_t e = 0; e < p.size(); ++e)
-        square += (static_cast<double>(p[e]) - q[e]) * (static_cast<double>(p[e]) - q[e]);
-      if (n >= 2 * r) {
-        EXPECT_LE(std::sqrt(square), 0x1p-22 * std::sqrt(static_cast<double>(r)));
-      }
-    }
-  }
-}
-
 // The tables of all instruction sets compute the same bits (run where the machine has them).
 TEST(LowRankKernels, InstructionSetsAgreeBitForBit) {
   if (active_isa() == Isa::kAvx2) GTEST_SKIP() << "this machine has one instruction set only";

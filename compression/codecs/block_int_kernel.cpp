@@ -28,11 +28,7 @@ TW_INLINE VecF storable_step(VecF wanted, BlockScale scale) {
       break;
     case BlockScale::kFp16: {
       const VecF v = vmin(wanted, splat(kLargestFp16));
-#ifdef __AVX512F__
-      step = (VecF)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
-#else
-      step = (VecF)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
-#endif
+      step = (VecF)TW_V(cvtph_ps)(TW_V(cvtps_ph)((NativeF)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
       break;
     }
     case BlockScale::kBf16: {
@@ -109,15 +105,9 @@ TW_INLINE VecF read_scales(const uint8_t* in, BlockScale scale, int64_t at, int 
 }
 
 // ---- rounding ------------------------------------------------------------------------------------------------------
-#ifdef __AVX512F__
 TW_INLINE VecI widen(const uint16_t* p) {
-  return (VecI)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+  return (VecI)TW_V(cvtepu16_epi32)(load_half(p));
 }
-#else
-TW_INLINE VecI widen(const uint16_t* p) {
-  return (VecI)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
-}
-#endif
 
 // Where fp16 cannot hold a block's step, quotients may be too large for int32, and all would convert to the lowest one.
 // NaN passes.

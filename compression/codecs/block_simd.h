@@ -42,11 +42,7 @@ TW_INLINE VecF vfloor(VecF v) {
 #endif
 }
 TW_INLINE VecU vmax_u(VecU a, VecU b) {
-#ifdef __AVX512F__
-  return (VecU)_mm512_max_epu32((__m512i)a, (__m512i)b);
-#else
-  return (VecU)_mm256_max_epu32((__m256i)a, (__m256i)b);
-#endif
+  return (VecU)TW_V(max_epu32)((NativeI)a, (NativeI)b);
 }
 TW_INLINE VecU load_u(const uint32_t* p) {
   return (VecU)load((const float*)p);
@@ -100,13 +96,6 @@ TW_INLINE VecU folded_lanes(const VecU* v, const Fold& fold) {
   return (VecU)fold((__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0x88),
                     (__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0xdd));
 }
-TW_INLINE VecU lane_maxima(const VecU* v) {
-  return folded_lanes(v, [](__m512i a, __m512i b) TW_INLINE_LAMBDA { return _mm512_max_epu32(a, b); });
-}
-TW_INLINE VecF lane_sums(const VecF* v) {
-  const auto add = [](__m512i a, __m512i b) TW_INLINE_LAMBDA { return (__m512i)_mm512_add_ps((__m512)a, (__m512)b); };
-  return (VecF)folded_lanes((const VecU*)v, add);
-}
 #else
 template <typename Fold>
 TW_INLINE VecU folded_lanes(const VecU* v, const Fold& fold) {
@@ -120,14 +109,14 @@ TW_INLINE VecU folded_lanes(const VecU* v, const Fold& fold) {
   return (VecU)fold((__m256i)_mm256_shuffle_ps((__m256)p, (__m256)q, 0x88),
                     (__m256i)_mm256_shuffle_ps((__m256)p, (__m256)q, 0xdd));
 }
+#endif
 TW_INLINE VecU lane_maxima(const VecU* v) {
-  return folded_lanes(v, [](__m256i a, __m256i b) TW_INLINE_LAMBDA { return _mm256_max_epu32(a, b); });
+  return folded_lanes(v, [](NativeI a, NativeI b) TW_INLINE_LAMBDA { return TW_V(max_epu32)(a, b); });
 }
 TW_INLINE VecF lane_sums(const VecF* v) {
-  const auto add = [](__m256i a, __m256i b) TW_INLINE_LAMBDA { return (__m256i)_mm256_add_ps((__m256)a, (__m256)b); };
+  const auto add = [](NativeI a, NativeI b) TW_INLINE_LAMBDA { return (NativeI)TW_V(add_ps)((NativeF)a, (NativeF)b); };
   return (VecF)folded_lanes((const VecU*)v, add);
 }
-#endif
 
 TW_INLINE VecU largest_key(const float* x, int64_t n) {
   VecU a{}, b{};

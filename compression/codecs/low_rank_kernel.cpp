@@ -15,37 +15,25 @@ constexpr int kRightRank = 8, kRightVectors = 3;  // of q
 constexpr int kExpandRows = 6, kExpandVectors = 4;
 constexpr int kGramRows = 4, kGramCols = 4;
 constexpr int kApply = 8;
-TW_INLINE void store_narrow(float* p, VecD v) {
-  _mm256_storeu_ps(p, _mm512_cvtpd_ps((__m512d)v));
-}
-TW_INLINE VecD load_d(const double* p) {
-  return (VecD)_mm512_loadu_pd(p);
-}
-TW_INLINE void store_d(double* p, VecD v) {
-  _mm512_storeu_pd(p, (__m512d)v);
-}
-TW_INLINE VecD fma_d(VecD a, VecD b, VecD c) {
-  return (VecD)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-}
 #else
 constexpr int kLeftRows = 3, kLeftCols = 2;
 constexpr int kRightRank = 4, kRightVectors = 3;
 constexpr int kExpandRows = 4, kExpandVectors = 3;
 constexpr int kGramRows = 2, kGramCols = 2;
 constexpr int kApply = 4;
+#endif
 TW_INLINE void store_narrow(float* p, VecD v) {
-  _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)v));
+  TW_HALF(storeu_ps)(p, TW_V(cvtpd_ps)((NativeD)v));
 }
 TW_INLINE VecD load_d(const double* p) {
-  return (VecD)_mm256_loadu_pd(p);
+  return (VecD)TW_V(loadu_pd)(p);
 }
 TW_INLINE void store_d(double* p, VecD v) {
-  _mm256_storeu_pd(p, (__m256d)v);
+  TW_V(storeu_pd)(p, (NativeD)v);
 }
 TW_INLINE VecD fma_d(VecD a, VecD b, VecD c) {
-  return (VecD)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+  return (VecD)TW_V(fmadd_pd)((NativeD)a, (NativeD)b, (NativeD)c);
 }
-#endif
 TW_INLINE VecD splat_d(double v) {
   return VecD{} + v;
 }

@@ -20,6 +20,9 @@ TW_INLINE uint32_t lanes_of(int64_t n) {
 }
 
 // One bit per lane. Keys are below 2^31, so signed comparisons order them.
+TW_INLINE VecI max_keys(VecI a, VecI b) {
+  return (VecI)TW_V(max_epi32)((NativeI)a, (NativeI)b);
+}
 #ifdef __AVX512F__
 TW_INLINE uint32_t above(VecI a, VecI b) {
   return bits_of(_mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b));
@@ -37,9 +40,6 @@ TW_INLINE VecF get_lanes(const float* from, uint32_t mask) {
 TW_INLINE VecF keep_lanes(uint32_t mask, VecF v) {
   return (VecF)_mm512_maskz_mov_ps((__mmask16)mask, (__m512)v);
 }
-TW_INLINE VecI max_keys(VecI a, VecI b) {
-  return (VecI)_mm512_max_epi32((__m512i)a, (__m512i)b);
-}
 #else
 TW_INLINE uint32_t above(VecI a, VecI b) {
   return (uint32_t)_mm256_movemask_ps((__m256)_mm256_cmpgt_epi32((__m256i)a, (__m256i)b));
@@ -56,9 +56,6 @@ TW_INLINE VecF get_lanes(const float* from, uint32_t mask) {
   alignas(32) float lanes[kLanes] = {};
   for (; mask != 0; mask &= mask - 1) lanes[__builtin_ctz(mask)] = *from++;
   return load(lanes);
-}
-TW_INLINE VecI max_keys(VecI a, VecI b) {
-  return (VecI)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 TW_INLINE VecF keep_lanes(uint32_t mask, VecF v) {
   const VecI bit = splat_i(1) << lane_numbers();

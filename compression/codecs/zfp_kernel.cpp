@@ -62,31 +62,34 @@ constexpr Tables<Entry> make_tables() {
   return t;
 }
 
+TW_INLINE VecU shl(VecU a, VecU n) {
+  return (VecU)TW_V(sllv_epi32)((NativeI)a, (NativeI)n);
+}
+TW_INLINE VecU shr(VecU a, VecU n) {
+  return (VecU)TW_V(srlv_epi32)((NativeI)a, (NativeI)n);
+}
+TW_INLINE VecI truncate(VecF v) {
+  return (VecI)TW_V(cvttps_epi32)((NativeF)v);
+}
+TW_INLINE void transpose(VecF v[4]) {
+  const NativeF a = TW_V(unpacklo_ps)((NativeF)v[0], (NativeF)v[1]),
+                b = TW_V(unpackhi_ps)((NativeF)v[0], (NativeF)v[1]);
+  const NativeF c = TW_V(unpacklo_ps)((NativeF)v[2], (NativeF)v[3]),
+                d = TW_V(unpackhi_ps)((NativeF)v[2], (NativeF)v[3]);
+  v[0] = (VecF)TW_V(unpacklo_pd)((NativeD)a, (NativeD)c);
+  v[1] = (VecF)TW_V(unpackhi_pd)((NativeD)a, (NativeD)c);
+  v[2] = (VecF)TW_V(unpacklo_pd)((NativeD)b, (NativeD)d);
+  v[3] = (VecF)TW_V(unpackhi_pd)((NativeD)b, (NativeD)d);
+}
+
 // position 4 l + i of a transposed vector holds block kLanes / 4 * i + l
 #ifdef __AVX512F__
 alignas(64) constexpr Tables<uint16_t> kTables = make_tables<uint16_t>();
 alignas(64) constexpr uint32_t kToBlocks[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
 alignas(64) constexpr uint32_t kToLanes[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
 
-TW_INLINE VecU shl(VecU a, VecU n) {
-  return (VecU)_mm512_sllv_epi32((__m512i)a, (__m512i)n);
-}
-TW_INLINE VecU shr(VecU a, VecU n) {
-  return (VecU)_mm512_srlv_epi32((__m512i)a, (__m512i)n);
-}
 TW_INLINE VecU permute(VecU v, const uint32_t* index) {
   return (VecU)_mm512_permutexvar_epi32(_mm512_load_si512(index), (__m512i)v);
-}
-TW_INLINE VecI truncate(VecF v) {
-  return (VecI)_mm512_cvttps_epi32((__m512)v);
-}
-TW_INLINE void transpose(VecF v[4]) {
-  const __m512 a = _mm512_unpacklo_ps((__m512)v[0], (__m512)v[1]), b = _mm512_unpackhi_ps((__m512)v[0], (__m512)v[1]);
-  const __m512 c = _mm512_unpacklo_ps((__m512)v[2], (__m512)v[3]), d = _mm512_unpackhi_ps((__m512)v[2], (__m512)v[3]);
-  v[0] = (VecF)_mm512_unpacklo_pd((__m512d)a, (__m512d)c);
-  v[1] = (VecF)_mm512_unpackhi_pd((__m512d)a, (__m512d)c);
-  v[2] = (VecF)_mm512_unpacklo_pd((__m512d)b, (__m512d)d);
-  v[3] = (VecF)_mm512_unpackhi_pd((__m512d)b, (__m512d)d);
 }
 struct EncodeTable {
   __m512i low, high;
@@ -115,25 +118,8 @@ alignas(64) constexpr Tables<uint32_t> kTables = make_tables<uint32_t>();
 alignas(64) constexpr uint32_t kToBlocks[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 alignas(64) constexpr uint32_t kToLanes[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
-TW_INLINE VecU shl(VecU a, VecU n) {
-  return (VecU)_mm256_sllv_epi32((__m256i)a, (__m256i)n);
-}
-TW_INLINE VecU shr(VecU a, VecU n) {
-  return (VecU)_mm256_srlv_epi32((__m256i)a, (__m256i)n);
-}
 TW_INLINE VecU permute(VecU v, const uint32_t* index) {
   return (VecU)_mm256_permutevar8x32_epi32((__m256i)v, _mm256_load_si256((const __m256i*)index));
-}
-TW_INLINE VecI truncate(VecF v) {
-  return (VecI)_mm256_cvttps_epi32((__m256)v);
-}
-TW_INLINE void transpose(VecF v[4]) {
-  const __m256 a = _mm256_unpacklo_ps((__m256)v[0], (__m256)v[1]), b = _mm256_unpackhi_ps((__m256)v[0], (__m256)v[1]);
-  const __m256 c = _mm256_unpacklo_ps((__m256)v[2], (__m256)v[3]), d = _mm256_unpackhi_ps((__m256)v[2], (__m256)v[3]);
-  v[0] = (VecF)_mm256_unpacklo_pd((__m256d)a, (__m256d)c);
-  v[1] = (VecF)_mm256_unpackhi_pd((__m256d)a, (__m256d)c);
-  v[2] = (VecF)_mm256_unpacklo_pd((__m256d)b, (__m256d)d);
-  v[3] = (VecF)_mm256_unpackhi_pd((__m256d)b, (__m256d)d);
 }
 struct EncodeTable {
   TW_INLINE VecU at(VecU n16, VecU plane) const {

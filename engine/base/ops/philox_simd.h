@@ -12,35 +12,24 @@ constexpr int kHalvesSlack = kHalvesStep + 8;   // what random_halves needs beyo
 
 typedef uint64_t VecW __attribute__((vector_size(kLanes * 4), may_alias));
 
-#ifdef __AVX512F__
 TW_INLINE VecW multiply_low_words(VecW a, VecW b) {
-  return (VecW)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+  return (VecW)TW_V(mul_epu32)((NativeI)a, (NativeI)b);
 }
 TW_INLINE VecU interleave_low(VecW a, VecW b) {
-  return (VecU)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b);
+  return (VecU)TW_V(unpacklo_epi64)((NativeI)a, (NativeI)b);
 }
 TW_INLINE VecU interleave_high(VecW a, VecW b) {
-  return (VecU)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b);
+  return (VecU)TW_V(unpackhi_epi64)((NativeI)a, (NativeI)b);
 }
 // The numbers of the blocks from `first` on, by lane. Lane 2i holds block i and lane 2i + 1 holds block i + half, so
 // that unpacking leaves the words in order.
 TW_INLINE VecW block_numbers(uint64_t first) {
+#ifdef __AVX512F__
   return VecW{0, 4, 1, 5, 2, 6, 3, 7} + first;
-}
 #else
-TW_INLINE VecW multiply_low_words(VecW a, VecW b) {
-  return (VecW)_mm256_mul_epu32((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecU interleave_low(VecW a, VecW b) {
-  return (VecU)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecU interleave_high(VecW a, VecW b) {
-  return (VecU)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
-}
-TW_INLINE VecW block_numbers(uint64_t first) {
   return VecW{0, 2, 1, 3} + first;
-}
 #endif
+}
 
 // The words of blocks with these counters: `low` the first kLanes of them, `high` the rest. Words live in the low half
 // of 64-bit lanes; the high half may hold rubbish, which no step looks at.

@@ -19,10 +19,24 @@
 namespace thinwire::TW_ISA {
 namespace {
 
+// TW_V(add_ps) is the intrinsic of this set's vectors, TW_HALF(add_ps) that of half as wide ones, where the two names
+// differ in their width alone; Native... are the types that they take.
 #ifdef __AVX512F__
 constexpr int kLanes = 16;
+#define TW_V(name) _mm512_##name
+#define TW_HALF(name) _mm256_##name
+typedef __m512 NativeF;
+typedef __m512d NativeD;
+typedef __m512i NativeI;
+typedef __m256i HalfI;
 #else
 constexpr int kLanes = 8;
+#define TW_V(name) _mm256_##name
+#define TW_HALF(name) _mm_##name
+typedef __m256 NativeF;
+typedef __m256d NativeD;
+typedef __m256i NativeI;
+typedef __m128i HalfI;
 #endif
 
 typedef float VecF __attribute__((vector_size(kLanes * 4), may_alias));
@@ -54,22 +68,45 @@ TW_INLINE VecI lane_numbers() {
   return v;
 }
 
-#ifdef __AVX512F__
+TW_INLINE HalfI load_half(const void* p) {
+  HalfI v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+TW_INLINE void store_half(void* p, HalfI v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
 TW_INLINE VecF load(const float* p) {
-  return (VecF)_mm512_loadu_ps(p);
+  return (VecF)TW_V(loadu_ps)(p);
 }
 TW_INLINE VecD load_wide(const float* p) {
-  return (VecD)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+  return (VecD)TW_V(cvtps_pd)(TW_HALF(loadu_ps)(p));
 }
 TW_INLINE void store(float* p, VecF v) {
-  _mm512_storeu_ps(p, (__m512)v);
+  TW_V(storeu_ps)(p, (NativeF)v);
 }
 TW_INLINE VecF load(const Bf16* p) {
-  return (VecF)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+  return (VecF)TW_V(slli_epi32)(TW_V(cvtepu16_epi32)(load_half(p)), 16);
 }
 TW_INLINE VecF load(const Fp16* p) {
-  return (VecF)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+  return (VecF)TW_V(cvtph_ps)(load_half(p));
 }
+TW_INLINE void store(Fp16* p, VecF v) {
+  store_half(p, TW_V(cvtps_ph)((NativeF)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+TW_INLINE VecF fma(VecF a, VecF b, VecF c) {
+  return (VecF)TW_V(fmadd_ps)((NativeF)a, (NativeF)b, (NativeF)c);
+}
+TW_INLINE VecF vmax(VecF a, VecF b) {
+  return (VecF)TW_V(max_ps)((NativeF)a, (NativeF)b);
+}
+TW_INLINE VecF vmin(VecF a, VecF b) {
+  return (VecF)TW_V(min_ps)((NativeF)a, (NativeF)b);
+}
+TW_INLINE VecF vsqrt(VecF a) {
+  return (VecF)TW_V(sqrt_ps)((NativeF)a);
+}
+#ifdef __AVX512F__
 TW_INLINE void store(Bf16* p, VecF v) {  // nearest even; NaN stays NaN
   const __m512i u = (__m512i)v;
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -78,40 +115,10 @@ TW_INLINE void store(Bf16* p, VecF v) {  // nearest even; NaN stays NaN
   r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(r));
 }
-TW_INLINE void store(Fp16* p, VecF v) {
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-TW_INLINE VecF fma(VecF a, VecF b, VecF c) {
-  return (VecF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-}
-TW_INLINE VecF vmax(VecF a, VecF b) {
-  return (VecF)_mm512_max_ps((__m512)a, (__m512)b);
-}
-TW_INLINE VecF vmin(VecF a, VecF b) {
-  return (VecF)_mm512_min_ps((__m512)a, (__m512)b);
-}
-TW_INLINE VecF vsqrt(VecF a) {
-  return (VecF)_mm512_sqrt_ps((__m512)a);
-}
 TW_INLINE VecF vround(VecF a) {
   return (VecF)_mm512_roundscale_ps((__m512)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 #else
-TW_INLINE VecF load(const float* p) {
-  return (VecF)_mm256_loadu_ps(p);
-}
-TW_INLINE VecD load_wide(const float* p) {
-  return (VecD)_mm256_cvtps_pd(_mm_loadu_ps(p));
-}
-TW_INLINE void store(float* p, VecF v) {
-  _mm256_storeu_ps(p, (__m256)v);
-}
-TW_INLINE VecF load(const Bf16* p) {
-  return (VecF)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
-}
-TW_INLINE VecF load(const Fp16* p) {
-  return (VecF)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
-}
 TW_INLINE void store(Bf16* p, VecF v) {
   const __m256i u = (__m256i)v;
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -120,21 +127,6 @@ TW_INLINE void store(Bf16* p, VecF v) {
   r = _mm256_blendv_epi8(r, _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40)), nan);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0xd8);
   _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(packed));
-}
-TW_INLINE void store(Fp16* p, VecF v) {
-  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-TW_INLINE VecF fma(VecF a, VecF b, VecF c) {
-  return (VecF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-}
-TW_INLINE VecF vmax(VecF a, VecF b) {
-  return (VecF)_mm256_max_ps((__m256)a, (__m256)b);
-}
-TW_INLINE VecF vmin(VecF a, VecF b) {
-  return (VecF)_mm256_min_ps((__m256)a, (__m256)b);
-}
-TW_INLINE VecF vsqrt(VecF a) {
-  return (VecF)_mm256_sqrt_ps((__m256)a);
 }
 TW_INLINE VecF vround(VecF a) {
   return (VecF)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -213,11 +205,7 @@ TW_INLINE bool can_stream(const float* p) {
   return reinterpret_cast<uintptr_t>(p) % sizeof(VecF) == 0;
 }
 TW_INLINE void stream_at(Whole, float* p, VecF v, int64_t) {
-#ifdef __AVX512F__
-  _mm512_stream_ps(p, (__m512)v);
-#else
-  _mm256_stream_ps(p, (__m256)v);
-#endif
+  TW_V(stream_ps)(p, (NativeF)v);
 }
 TW_INLINE void stream_at(Ragged, float* p, VecF v, int64_t n) {
   store_first(p, v, n);

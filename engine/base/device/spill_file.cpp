@@ -19,7 +19,6 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
-#include "engine/base/core/file.h"
 #include "engine/base/core/text.h"
 
 namespace thinwire {
@@ -34,28 +33,27 @@ class SpillFile::Engine {
     uint64_t offset = 0;
     int error = 0;
     std::chrono::steady_clock::time_point done;
-    // A transfer may be done in parts; at the end of the file, or of the disk, there is none.
+    // result: bytes, or a negative errno. A transfer may be done in parts; at the end of the file, or of the disk,
+    // there is none.
     void moved(int64_t result) {
-      if (result <= 0) {
-        error = result < 0 ? static_cast<int>(-result) : EIO;
-        left = 0;
-        return;
-      }
-      memory += result, offset += static_cast<uint64_t>(result), left -= static_cast<size_t>(result);
+      if (result == -EINTR || result == -EAGAIN) return;  // once more
+      if (result <= 0)
+        error = result < 0 ? static_cast<int>(-result) : EIO, left = 0;
+      else
+        memory += result, offset += static_cast<uint64_t>(result), left -= static_cast<size_t>(result);
+      open = left > 0;
+      if (!open) done = std::chrono::steady_clock::now();
     }
   };
-  Engine(Descriptor file, bool direct, int requests)
-      : file_(std::move(file)), direct_(direct), transfers_(static_cast<size_t>(requests)) {}
+  Engine(int file, int requests) : file_(file), transfers_(static_cast<size_t>(requests)) {}
   virtual ~Engine() = default;
   virtual const char* name() const = 0;
   virtual void start(int request, const Transfer& transfer) = 0;
   virtual Transfer wait(int request) = 0;
-  bool direct() const { return direct_; }
 
  protected:
   Transfer& at(int request) { return transfers_.at(static_cast<size_t>(request)); }
-  Descriptor file_;
-  bool direct_;
+  int file_;
   std::vector<Transfer> transfers_;
 };
 
@@ -63,7 +61,7 @@ namespace {
 
 class ThreadEngine final : public SpillFile::Engine {
  public:
-  ThreadEngine(Descriptor file, bool direct, int requests) : Engine(std::move(file), direct, requests) {
+  ThreadEngine(int file, int requests) : Engine(file, requests) {
     queue_.reserve(static_cast<size_t>(requests));
     thread_ = std::thread([this] { work(); });
   }
@@ -102,13 +100,10 @@ class ThreadEngine final : public SpillFile::Engine {
       lock.unlock();
       while (t.left > 0) {
         const auto place = static_cast<off_t>(t.offset);
-        const ssize_t n =
-            t.write ? ::pwrite(file_.get(), t.memory, t.left, place) : ::pread(file_.get(), t.memory, t.left, place);
-        if (n < 0 && errno == EINTR) continue;
+        const ssize_t n = t.write ? ::pwrite(file_, t.memory, t.left, place) : ::pread(file_, t.memory, t.left, place);
         t.moved(n < 0 ? -errno : n);
       }
       lock.lock();
-      t.open = false, t.done = std::chrono::steady_clock::now();
       at(request) = t;
       done_.notify_all();
     }
@@ -124,13 +119,10 @@ class ThreadEngine final : public SpillFile::Engine {
 #ifdef THINWIRE_HAS_URING
 class UringEngine final : public SpillFile::Engine {
  public:
-  UringEngine(Descriptor file, bool direct, int requests) : Engine(std::move(file), direct, requests) {}
-  // False where the system has no io_uring for us.
-  bool open() {
-    opened_ = io_uring_queue_init(static_cast<unsigned>(std::max<size_t>(8, transfers_.size())), &ring_, 0) == 0;
-    return opened_;
-  }
-  Descriptor take_file() { return std::move(file_); }
+  UringEngine(int file, int requests)
+      : Engine(file, requests),
+        opened_(io_uring_queue_init(static_cast<unsigned>(std::max(8, requests)), &ring_, 0) == 0) {}
+  bool opened() const { return opened_; }  // false where the system has no io_uring for us
   ~UringEngine() override {
     if (!opened_) return;
     // What is under way writes into memory that will be gone.
@@ -159,14 +151,14 @@ class UringEngine final : public SpillFile::Engine {
     TW_CHECK(sqe != nullptr, "more transfers than requests");
     const auto bytes = static_cast<unsigned>(std::min<size_t>(t.left, size_t{1} << 30));
     if (t.write)
-      io_uring_prep_write(sqe, file_.get(), t.memory, bytes, t.offset);
+      io_uring_prep_write(sqe, file_, t.memory, bytes, t.offset);
     else
-      io_uring_prep_read(sqe, file_.get(), t.memory, bytes, t.offset);
+      io_uring_prep_read(sqe, file_, t.memory, bytes, t.offset);
     io_uring_sqe_set_data64(sqe, static_cast<uint64_t>(request));
     int result = 0;
     do result = io_uring_submit(&ring_);
     while (result == -EINTR || result == -EAGAIN);
-    if (result < 0) t.moved(result), t.open = false;
+    if (result < 0) t.moved(result);
   }
   // Takes one result; false where there is none (yet).
   bool reap(bool block) {
@@ -180,32 +172,22 @@ class UringEngine final : public SpillFile::Engine {
     }
     const int request = static_cast<int>(io_uring_cqe_get_data64(cqe)), moved = cqe->res;
     io_uring_cqe_seen(&ring_, cqe);
-    Transfer& t = at(request);
-    if (moved != -EINTR && moved != -EAGAIN) t.moved(moved);
-    t.open = t.left > 0;
-    if (t.open)
-      queue(request);
-    else
-      t.done = std::chrono::steady_clock::now();
+    at(request).moved(moved);
+    if (at(request).open) queue(request);
     return true;
   }
 
   io_uring ring_{};
-  bool opened_ = false;
+  bool opened_;
 };
 #endif
 
-std::unique_ptr<SpillFile::Engine> make_engine(Descriptor file, bool direct, int requests, SpillFile::Way way) {
+std::unique_ptr<SpillFile::Engine> make_engine(int file, int requests, [[maybe_unused]] SpillFile::Way way) {
 #ifdef THINWIRE_HAS_URING
-  if (way == SpillFile::Way::kBest) {
-    auto ring = std::make_unique<UringEngine>(std::move(file), direct, requests);
-    if (ring->open()) return ring;
-    file = ring->take_file();
-  }
-#else
-  static_cast<void>(way);
+  if (way == SpillFile::Way::kBest)
+    if (auto ring = std::make_unique<UringEngine>(file, requests); ring->opened()) return ring;
 #endif
-  return std::make_unique<ThreadEngine>(std::move(file), direct, requests);
+  return std::make_unique<ThreadEngine>(file, requests);
 }
 
 }  // namespace
@@ -218,17 +200,15 @@ SpillFile::SpillFile(const std::string& directory, uint64_t bytes, int requests,
   const std::string path = directory + "/activations." + std::to_string(::getpid()) + ".XXXXXX";
   std::vector<char> name(path.begin(), path.end());
   name.push_back('\0');
-  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
-  if (!file) fail("make a file for " + mebibytes(bytes) + " of activations");
+  file_ = Descriptor(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file_) fail("make a file for " + mebibytes(bytes) + " of activations");
   ::unlink(name.data());
   // Not every file system can (tmpfs could not until Linux 6.5), and pages of the cache will do.
-  const int flags = ::fcntl(file.get(), F_GETFL);
-  const bool direct = ::fcntl(file.get(), F_SETFL, flags | O_DIRECT) == 0;
-  if (bytes > 0 && ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
-    if (errno != EOPNOTSUPP) fail("take " + mebibytes(bytes) + " for activations");
-    if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) fail("take " + mebibytes(bytes) + " for activations");
-  }
-  engine_ = make_engine(std::move(file), direct, requests, way);
+  direct_ = ::fcntl(file_.get(), F_SETFL, ::fcntl(file_.get(), F_GETFL) | O_DIRECT) == 0;
+  if (bytes > 0 && ::fallocate(file_.get(), 0, 0, static_cast<off_t>(bytes)) != 0 &&
+      (errno != EOPNOTSUPP || ::ftruncate(file_.get(), static_cast<off_t>(bytes)) != 0))
+    fail("take " + mebibytes(bytes) + " for activations");
+  engine_ = make_engine(file_.get(), requests, way);
 }
 
 SpillFile::~SpillFile() = default;
@@ -249,7 +229,7 @@ std::optional<SpillPlace::Clock::time_point> SpillFile::wait(int request, Next) 
 }
 
 std::string SpillFile::description() const {
-  return std::string(engine_->name()) + (engine_->direct() ? ", direct" : ", through the page cache");
+  return std::string(engine_->name()) + (direct_ ? ", direct" : ", through the page cache");
 }
 
 }  // namespace thinwire

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/base/core/file.h"
 #include "engine/base/device/spill_place.h"
 
 namespace thinwire {
@@ -32,7 +33,9 @@ class SpillFile final : public SpillPlace {
 
  private:
   std::string directory_;
-  std::unique_ptr<Engine> engine_;
+  Descriptor file_;
+  bool direct_ = false;
+  std::unique_ptr<Engine> engine_;  // works on the file, and so goes first
 };
 
 }  // namespace thinwire

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "compression/tile_kernel.h"
 #include "engine/base/core/check.h"
 
 namespace thinwire {
@@ -66,42 +67,15 @@ int64_t slice_messages(const Coder* coder, int64_t chunk, int64_t count, DType d
   return pieces == 0 ? 0 : (pieces > 1 ? (pieces - 1) * of_piece(chunk) : 0) + of_piece(count - (pieces - 1) * chunk);
 }
 
-namespace {
-
-template <typename From, typename To>
-void convert_elements(const From* from, To* to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
-}
-
-template <typename From>
-void convert_from(View from, View to) {
-  const From* elements = from.as<From>();
-  switch (to.dtype) {
-    case DType::f32:
-      return convert_elements(elements, to.as<float>(), from.count());
-    case DType::bf16:
-      return convert_elements(elements, to.as<Bf16>(), from.count());
-    default:
-      return convert_elements(elements, to.as<Fp16>(), from.count());
-  }
-}
-
-}  // namespace
-
 void convert(View from, View to) {
   TW_CHECK(from.count() == to.count());
   if (from.dtype == to.dtype) {
     if (from.data != to.data && from.bytes() > 0) std::memmove(to.data, from.data, from.bytes());
     return;
   }
-  switch (from.dtype) {
-    case DType::f32:
-      return convert_from<float>(from, to);
-    case DType::bf16:
-      return convert_from<Bf16>(from, to);
-    default:
-      return convert_from<Fp16>(from, to);
-  }
+  const TileKernels& kernels = TW_PICK_KERNELS(tile_kernels);
+  if (to.dtype == DType::f32) return kernels.load[index_of(from.dtype)](from.data, to.as<float>(), from.count());
+  kernels.store[index_of(to.dtype)](from.as<float>(), to.data, from.count());
 }
 
 }  // namespace thinwire

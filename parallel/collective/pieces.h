@@ -47,7 +47,7 @@ int64_t slice_bytes(const Coder* coder, int64_t chunk, int64_t count, DType dtyp
 int64_t slice_messages(const Coder* coder, int64_t chunk, int64_t count, DType dtype);
 bool is_framed(const Coder* coder);
 
-// to = from, converted. fp32, bf16 and fp16.
+// to = from, converted: from fp32 or to it.
 void convert(View from, View to);
 
 }  // namespace thinwire

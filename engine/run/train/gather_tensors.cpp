@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/base/core/check.h"
 #include "engine/base/core/state_visitor.h"
+#include "engine/run/checkpoint/staged_state.h"
 
 namespace thinwire {
 namespace {
 
 struct PartHeader {
-  int64_t name_bytes, rows, cols, row, col, part_cols, first, count;
+  size_t name_bytes;
+  SlicePlace place;
 };
 
 class Collector final : public StateVisitor {
@@ -25,7 +28,7 @@ class Collector final : public StateVisitor {
     } else {
       replica_.read(s.local, values.data());
     }
-    append_part(parts, s, values);
+    append_part(parts, s.name, place_of(s), values);
   }
   void integer(const std::string&, int64_t&) override {}
   void real(const std::string&, double&) override {}
@@ -38,11 +41,10 @@ class Collector final : public StateVisitor {
 
 }  // namespace
 
-void append_part(std::string& text, const GlobalSlice& s, std::span<const float> values) {
-  const PartHeader header{static_cast<int64_t>(s.name.size()), s.rows, s.cols, s.row, s.col, s.part_cols, s.first,
-                          static_cast<int64_t>(values.size())};
+void append_part(std::string& text, const std::string& name, const SlicePlace& place, std::span<const float> values) {
+  const PartHeader header{name.size(), place};
   text.append(reinterpret_cast<const char*>(&header), sizeof header);
-  text.append(s.name);
+  text.append(name);
   text.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
@@ -51,27 +53,27 @@ void PartsInto::add(const std::string& text) {
     PartHeader h;
     std::memcpy(&h, text.data() + at, sizeof h);
     at += sizeof h;
-    const std::string name = text.substr(at, static_cast<size_t>(h.name_bytes));
+    const std::string name = text.substr(at, h.name_bytes);
     at += name.size();
+    const SlicePlace whole = SlicePlace::whole(h.place.rows, h.place.cols);
     std::vector<float>& tensor = tensors_[name];
-    std::vector<bool>& there = there_[name];
-    tensor.resize(static_cast<size_t>(h.rows * h.cols));
-    there.resize(tensor.size());
-    for (int64_t i = 0; i < h.count; ++i) {
-      const int64_t e = h.first + i;
-      const int64_t to = (h.row + e / h.part_cols) * h.cols + h.col + e % h.part_cols;
-      TW_CHECK(!there[static_cast<size_t>(to)], name, ": element ", to, " comes from two ranks");
-      there[static_cast<size_t>(to)] = true;
-      std::memcpy(&tensor[static_cast<size_t>(to)], text.data() + at + static_cast<size_t>(i) * sizeof(float),
-                  sizeof(float));
-    }
-    at += static_cast<size_t>(h.count) * sizeof(float);
+    tensor.resize(static_cast<size_t>(whole.count));
+    places_[name].push_back(h.place);
+    for_each_shared_run(whole, h.place, [&](int64_t to, int64_t from, int64_t count) {
+      std::memcpy(tensor.data() + to, text.data() + at + static_cast<size_t>(from) * sizeof(float),
+                  static_cast<size_t>(count) * sizeof(float));
+    });
+    at += static_cast<size_t>(h.place.count) * sizeof(float);
   }
 }
 
 std::map<std::string, std::vector<float>> PartsInto::finish() {
-  for (const auto& [name, there] : there_)
-    TW_CHECK(std::find(there.begin(), there.end(), false) == there.end(), name, ": elements that no rank has");
+  for (const auto& [name, places] : places_) {
+    std::vector<const SlicePlace*> all;
+    for (const SlicePlace& place : places) all.push_back(&place);
+    TW_CHECK(!find_cover_fault(places.front().rows, places.front().cols, all), name,
+             ": elements that two ranks have, or none");
+  }
   return std::move(tensors_);
 }
 

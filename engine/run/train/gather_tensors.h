@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/core/state_visitor.h"
+#include "engine/run/checkpoint/slice_place.h"
 #include "engine/run/train/replica.h"
 
 namespace thinwire {
@@ -15,9 +15,9 @@ namespace thinwire {
 // master weights). All ranks call it; ranks other than 0 receive an empty map.
 std::map<std::string, std::vector<float>> gather_tensors(Replica& replica, std::span<const View> pieces);
 
-// A slice of a global matrix and its elements (`local` is not looked at), as text that travels over Control::collect.
-void append_part(std::string& text, const GlobalSlice& slice, std::span<const float> values);
-// Puts parts into their matrices; CHECKs that no element is written twice and, at the end, that none is missing.
+// A slice of a global matrix and its elements, as text that travels over Control::collect.
+void append_part(std::string& text, const std::string& name, const SlicePlace& place, std::span<const float> values);
+// Puts parts into their matrices; CHECKs at the end that no element came twice and none is missing.
 class PartsInto {
  public:
   void add(const std::string& text);
@@ -25,7 +25,7 @@ class PartsInto {
 
  private:
   std::map<std::string, std::vector<float>> tensors_;
-  std::map<std::string, std::vector<bool>> there_;
+  std::map<std::string, std::vector<SlicePlace>> places_;
 };
 
 }  // namespace thinwire

@@ -274,9 +274,9 @@ class Subject {
             kept.insert(kept.end(), rows.begin() + i * chunk.cols(), rows.begin() + i * chunk.cols() + used);
           for (const auto& [row, at, count] : whole_rows(first, chunk.rows())) {
             const auto from = kept.begin() + row * used;
-            append_part(parts,
-                        {"logits", dump_.batch * dump_.length, m.vocab, first_row(micro) * dump_.length + at, count,
-                         columns.first, used, 0, View{}},
+            append_part(parts, "logits",
+                        {dump_.batch * dump_.length, m.vocab, first_row(micro) * dump_.length + at, count,
+                         columns.first, used, 0, count * used},
                         {from, from + count * used});
           }
         });

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/core/text.h"
-#include "engine/run/trace/svg_parts.h"
+#include "engine/run/trace/report_parts.h"
 #include "parallel/schedule/plan.h"
 
 namespace thinwire {
@@ -48,10 +48,9 @@ std::string milliseconds(double ms) {
 }
 
 std::string plan_page(const std::string& title, const std::string& text) {
-  const std::string name = html_escape(title);
-  return "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>" + name +
-         "</title><style>body{font:15px sans-serif;margin:2em}pre{line-height:1.5;white-space:pre-wrap}</style><h1>" +
-         name + "</h1><pre>" + html_escape(text) + "</pre></html>\n";
+  return report::page(
+      title, "<h1>" + html_escape(title) + "</h1><pre style=\"white-space:pre-wrap\">" + html_escape(text) + "</pre>",
+      "");
 }
 
 std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& p) {

@@ -1,8 +1,5 @@
-// Plans put together from works and messages, their printed form and their hash.
+// Plans put together from works and messages, and their printed form.
 #include "parallel/schedule/plan.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 
@@ -68,28 +65,6 @@ std::string to_string(const Plan& plan, bool with_messages) {
     text += (text.empty() ? "" : " ") + to_string(node, plan.slots.size() > 1);
   }
   return text;
-}
-
-uint64_t hash_of(const std::vector<Plan>& plans) {
-  // Every number as four little-endian bytes, lists behind their length: the same on every machine and compiler.
-  std::string bytes;
-  const auto put = [&](int64_t value) {
-    for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(value >> shift & 0xff));
-  };
-  put(static_cast<int64_t>(plans.size()));
-  for (const Plan& plan : plans) {
-    put(static_cast<int64_t>(plan.slots.size()));
-    for (int slots : plan.slots) put(slots);
-    put(plan.weight_halves);
-    put(static_cast<int64_t>(plan.nodes.size()));
-    for (const PlanNode& node : plan.nodes) {
-      for (int value : {static_cast<int>(node.kind), node.micro, node.chunk, node.slot, node.last ? 1 : 0}) put(value);
-      put(static_cast<int64_t>(node.messages.size()));
-      for (const Message& m : node.messages)
-        for (int value : {m.send ? 1 : 0, m.forward ? 1 : 0, m.edge, m.micro, m.peer, m.slot, m.chunk}) put(value);
-    }
-  }
-  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 }  // namespace thinwire

@@ -36,6 +36,7 @@ struct Message {
   int peer = 0;  // stage of the other end
   int slot = 0;  // of this rank's chunk, where the data lies
   int chunk = 0;
+  bool operator==(const Message&) const = default;
 };
 
 struct PlanNode {
@@ -45,12 +46,14 @@ struct PlanNode {
   int slot = 0;       // activations of this chunk that the micro-batch lives in, from its forward (or its receive) on
   bool last = false;  // backward (or its weight half): the chunk's last one of the step, unit gradients are then final
   std::vector<Message> messages;  // kExchange
+  bool operator==(const PlanNode&) const = default;
 };
 
 struct Plan {
   std::vector<PlanNode> nodes;
   std::vector<int> slots;  // per chunk: micro-batches whose activations are alive at once
   int weight_halves = 0;   // micro-batches whose weight half is outstanding at once, over all chunks (0: never split)
+  bool operator==(const Plan&) const = default;
 };
 
 struct PipelineShape {
@@ -115,7 +118,5 @@ double bubble_formula(const PipelineShape& shape, double forward, double backwar
 // micro-batch 1 received; the chunk named is this rank's.
 std::string to_string(const Plan& plan, bool with_messages = false);
 std::string to_string(const PlanNode& node, bool with_chunk);
-// Equal on all ranks at start, or the job is refused.
-uint64_t hash_of(const std::vector<Plan>& plans);
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// Plans of every shape: written-out small ones, the memory bound of each schedule, where messages stand, hashes.
+// Plans of every shape: written-out small ones, the memory bound of each schedule, and where messages stand.
 #include "parallel/schedule/plan.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 
 #include "engine/base/core/error.h"
 #include "parallel/schedule/schedules.h"

@@ -86,27 +86,6 @@ int threads_of(const RunConfig& config, const Cluster& cluster) {
   return std::max(1, cluster.machine.cores / std::min(ranks, cluster.ranks_per_node));
 }
 
-std::vector<int64_t> Tape::sent(int step) const {
-  std::vector<int64_t> bytes(kSiteNames.size(), 0);
-  int at = 0;
-  for (const TapeEvent& event : events) {
-    if (event.kind == TapeKind::kStep) ++at;
-    if (event.kind != TapeKind::kIssue || at != step) continue;
-    const TapeOperation& operation = operations[static_cast<size_t>(event.operation)];
-    for (int i = operation.first; i < operation.first + operation.count; ++i) {
-      const TapeInstruction& instruction = code[static_cast<size_t>(i)];
-      if (instruction.code != TapeCode::kSend) continue;
-      // What an operation hands on in another group is that group's.
-      for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
-        const TapeLeg& leg = legs[static_cast<size_t>(l)];
-        const auto group = sites.find(leg.channel / 2);
-        bytes[static_cast<size_t>(group != sites.end() ? group->second : operation.site)] += leg.bytes;
-      }
-    }
-  }
-  return bytes;
-}
-
 std::vector<int> nodes_of(const Cluster& cluster, int ranks) {
   std::vector<int> nodes;
   for (int r = 0; r < ranks; ++r) nodes.push_back(cluster.node_of(r));

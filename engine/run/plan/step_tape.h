@@ -83,8 +83,6 @@ struct Tape {
   int queues = 0;
   std::map<int, Site> sites;        // of communicators, by number
   std::vector<SitePrices> counted;  // per step: what the channels say they sent
-  // Bytes that the operations of a step send, by site: equal to `counted` where lengths are known.
-  std::vector<int64_t> sent(int step) const;
 };
 
 // Which ranks have a tape of their own: all, or, folded, the first of every pipeline stage, for all ranks of it.

@@ -159,8 +159,7 @@ def read_run(run_dir, code, said, may_stop):
         raise CellError(f"exit {state['code']}: {state['reason']} {state['message']}"[:400])
     if code != 0 and state["code"] == 0:
         raise CellError(f"exit {code} though the run had finished: {said}")
-    with open(os.path.join(run_dir, "metrics.jsonl"), encoding="utf-8") as f:
-        lines = [json.loads(line) for line in f]
+    lines = measured.read_cells(os.path.join(run_dir, "metrics.jsonl"))
     with open(os.path.join(run_dir, "log.txt"), encoding="utf-8") as f:
         return lines, f.read()
 

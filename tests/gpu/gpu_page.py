@@ -13,7 +13,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
 from gpu_check import DENSE_BF16_TFLOPS
-from measured import add_cell, read_cells, table
+from measured import add_cell, read_cells, table, verdict
 
 CHECKS = {"ops": "every op against its oracle, kernels of codecs against the CPU's bytes", "products": "products against a loop",
           "reference": "models against independent programs in bf16 and fp32", "attention": "cuDNN's attention against float64",
@@ -103,22 +103,22 @@ def verdicts(cells):
         said = ["{:.1f} % ({:.1f} to {:.1f})".format(*(100 * x for x in (share, *span))) for _, _, share, span in (found["false"], found["true"])]
         low, high = found["false"][3]
         rows.append(["a step of Llama 1B, nothing recomputed, at 90 % of the ceiling (of its own call; of all calls)", f"{said[0]}; with `deterministic` {said[1]}",
-                     "met" if low >= 0.9 else "missed" if high < 0.9 else "cannot be told"])
+                     verdict(low, high, least=0.9)])
     cell, record = last(cells, "coders", lambda r: "lines" in r)
     if cell:
         copy = cell["steps"]["ceilings"]["copy"]["gbytes_per_s"]
         eight = [l for l in record["lines"] if l["op"].endswith("/block_int8")]
         slowest = min(l["gbytes_per_s"] for l in eight) / copy
-        rows.append(["int8, a gradient of 2^30 packed and absorbed: at least 85 % of the copy", f"{100 * slowest:.0f} %", "met" if slowest >= 0.85 else "missed"])
+        rows.append(["int8, a gradient of 2^30 packed and absorbed: at least 85 % of the copy", f"{100 * slowest:.0f} %", verdict(slowest, slowest, least=0.85)])
         if found:
             share = sum(l["ms"] for l in eight) / found["false"][0]["step_ms"]
-            rows.append(["... and at most 3 % of that step", f"{100 * share:.2f} %", "met" if share <= 0.03 else "missed"])
+            rows.append(["... and at most 3 % of that step", f"{100 * share:.2f} %", verdict(share, share, most=0.03)])
     for shape, entry in ((shape, e) for c in cells for shape, e in c["steps"].get("steps", {}).items() if isinstance(e, dict) and e.get("pytorch")):
         said = [over(entry[who], entry["pytorch"]) for who in ("ours, deterministic false", "ours") if entry[who]]
         if said:
             texts = [RATIO.format(*r) for r in said]
             rows.append([f"{shape}: 1.1 times torch.compile", texts[0] + (f"; with `deterministic` {texts[1]}" if len(texts) > 1 else ""),
-                         "met" if said[0][1] >= 1.1 else "missed" if said[0][2] < 1.1 else "cannot be told"])
+                         verdict(*said[0][1:], least=1.1)])
     return table(["what was to be shown", "measured", "verdict"], rows)
 
 

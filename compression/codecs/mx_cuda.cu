@@ -41,139 +41,37 @@ TW_DEVICE float element_of(uint32_t code) {
   }
 }
 
-// Codes of a tile whose blocks have these inverses; v becomes what they decode to by these steps.
 template <typename F, int kBlock>
-TW_DEVICE void put_codes(TileValues& v, int n, const float* inverses, const float* steps, uint8_t* codes) {
-  TW_UNROLL
-  for (int s = 0; s < kTileSteps; ++s) {
-    const int i = tile_element(s);
-    uint32_t q[4] = {};
-    TW_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      if (i + k >= n) continue;
-      q[k] = signed_code<F>(v[s][k] * inverses[i / kBlock]);
-      v[s][k] = element_of<F>(q[k]) * steps[i / kBlock];
-    }
-    store_codes<F::kBits>(codes, i, n, q);
-  }
-}
-template <typename F>
-TW_DEVICE void get_codes(const uint8_t* codes, int s, int n, float step, TileValues& v) {
-  const int i = tile_element(s);
-  uint32_t q[4];
-  load_codes<F::kBits>(codes, i, n, q);
-  TW_UNROLL
-  for (int k = 0; k < 4; ++k) v[s][k] = i + k < n ? element_of<F>(q[k]) * step : 0.0f;
-}
+struct SmallForm {
+  static constexpr int kBits = F::kBits, block = kBlock;
+  TW_DEVICE static uint32_t code_of(float v, float inverse) { return signed_code<F>(v * inverse); }
+  TW_DEVICE static float level_of(uint32_t code) { return element_of<F>(code); }
+};
 
 // With E8M0 scales.
 template <typename F>
-struct MxTiles {
+struct MxForm : SmallForm<F, 32> {
   static constexpr const char *kPack = "pack mx", *kAbsorb = "absorb mx";
-  static constexpr int kBlock = 32, kBlocks = static_cast<int>(kMostDeviceTile) / kBlock;
+  static constexpr int lanes = 8, shift = 5, kScaleBytes = 1;
 
-  // Per block: its largest key, then the inverse of its scale; the scale.
-  size_t shared_bytes(int64_t) const { return 2 * kBlocks * sizeof(float); }
-  MxTiles for_message(const Msg&) const { return *this; }
-
-  struct Scale {
-    uint32_t exponent;
-    float inverse;
-    bool wrong;
-  };
-  TW_DEVICE static Scale scale_of(uint32_t key) {
+  TW_DEVICE static StoredScale scale_of(uint32_t key) {
     if (key >= kBadKey) return {255u, float_of_bits(0x7fc00000u), true};
     const int exponent = static_cast<int>(key >> 24) - F::kMaxExponent;
     const uint32_t e = exponent < 0 ? 0u : static_cast<uint32_t>(exponent);
     return {e, float_of_bits((254u - e) << 23), false};
   }
-
-  TW_DEVICE bool encode(unsigned char* shared, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
-    const int blocks = (n + kBlock - 1) / kBlock;
-    auto* keys = reinterpret_cast<unsigned*>(shared);
-    auto* inverses = reinterpret_cast<float*>(shared);
-    float* steps = inverses + kBlocks;
-    largest_keys(keys, v, n, kBlock, kBlock / 4);
-    bool bad = false;
-    const int b = static_cast<int>(threadIdx.x);
-    if (b < blocks) {
-      const Scale scale = scale_of(keys[b]);
-      bad = scale.wrong;
-      inverses[b] = scale.inverse;
-      steps[b] = power_of_byte(scale.exponent);
-      out[b] = static_cast<uint8_t>(scale.exponent);
-    }
-    __syncthreads();
-    put_codes<F, kBlock>(v, n, inverses, steps, out + blocks);
-    return bad;
-  }
-
-  TW_DEVICE bool decode(const uint8_t* in, int n, TileValues& v) const {
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) {
-      const int i = tile_element(s);
-      get_codes<F>(in + (n + kBlock - 1) / kBlock, s, n, i < n ? power_of_byte(in[i / kBlock]) : 0.0f, v);
-    }
-    return true;
-  }
-
-  // ---- whole tiles
-  static constexpr int kShift = 5;
-  bool takes_whole() const { return true; }
-
-  TW_DEVICE bool encode_whole(TileValues& v, uint64_t, uint8_t* out, bool decoded) const {
-    uint32_t keys[kTileSteps];
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) keys[s] = largest_key(v[s]);
-    block_maxima(keys, kShift);
-    const Scale own = scale_of(own_key(keys));
-    if (writes_scale(kShift)) out[own_block(kShift)] = static_cast<uint8_t>(own.exponent);
-    uint8_t* codes = out + kBlocks + own_codes<F::kBits>();
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) {
-      const float inverse = found_for(s, own.inverse);
-      const float step = decoded ? found_for(s, power_of_byte(own.exponent)) : 0.0f;
-      uint32_t q[4];
-      TW_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        q[k] = signed_code<F>(v[s][k] * inverse);
-        if (decoded) v[s][k] = element_of<F>(q[k]) * step;
-      }
-      store_whole_codes<F::kBits>(codes, s, q);
-    }
-    return own.wrong;
-  }
-
-  struct Part {
-    uint32_t codes[kTileSteps];
-    uint32_t exponent;  // of the block that this thread answers for
-  };
-  TW_DEVICE PartPlace part_place() const { return {kBlocks + own_codes<F::kBits>(), own_block(kShift)}; }
-  TW_DEVICE void load_part(const uint8_t* payload, const PartPlace& place, Part& part) const {
-    load_whole_codes<F::kBits>(payload + place.codes, part.codes);
-    part.exponent = payload[place.scale];
-  }
-  TW_DEVICE bool decode_part(const Part& part, TileValues& v) const {
+  TW_DEVICE static float step_of(uint32_t bits) { return power_of_byte(bits); }
+  TW_DEVICE static bool possible(uint32_t) { return true; }
+  // Codes of NaN, which E4M3 alone has, are rare.
+  TW_DEVICE static void values_of(const uint32_t (&codes)[kTileSteps], const float (&steps)[kTileSteps],
+                                  TileValues& v) {
     uint32_t nans = 0;
     TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) nans |= ((part.codes[s] & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
-    float steps[kTileSteps];
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) steps[s] = found_for(s, power_of_byte(part.exponent));
+    for (int s = 0; s < kTileSteps; ++s) nans |= ((codes[s] & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
     if (F::kBits < 8 || F::kMantissa < 3 || nans != 0)
-      get_whole<true>(part, steps, v);
+      get_values<F::kBits>(codes, steps, v, [](uint32_t code) { return element_of<F, true>(code); });
     else
-      get_whole<false>(part, steps, v);
-    return true;
-  }
-  template <bool kNan>
-  TW_DEVICE static void get_whole(const Part& part, const float (&steps)[kTileSteps], TileValues& v) {
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) {
-      TW_UNROLL
-      for (int k = 0; k < 4; ++k)
-        v[s][k] = element_of<F, kNan>(part.codes[s] >> k * F::kBits & ((1u << F::kBits) - 1u)) * steps[s];
-    }
+      get_values<F::kBits>(codes, steps, v, [](uint32_t code) { return element_of<F, false>(code); });
   }
 };
 
@@ -184,7 +82,7 @@ struct NvTiles {
   static constexpr float kSmallestGroupScale = 0x1p-100f, kLargestGroupScale = 0x1.8p116f;
   static_assert(kBlocks == kTileThreads);
 
-  // Per block as above; the largest key of all blocks that are finite.
+  // Per block as in BlockTiles; the largest key of all blocks that are finite.
   size_t shared_bytes(int64_t) const { return (2 * kBlocks + 1) * sizeof(float); }
   NvTiles for_message(const Msg&) const { return *this; }
 
@@ -218,7 +116,7 @@ struct NvTiles {
       out[4 + b] = static_cast<uint8_t>(code);
     }
     __syncthreads();
-    put_codes<E2m1, kBlock>(v, n, inverses, steps, out + 4 + blocks);
+    put_codes(SmallForm<E2m1, kBlock>{}, v, n, inverses, steps, out + 4 + blocks);
     return bad;
   }
 
@@ -230,7 +128,11 @@ struct NvTiles {
       const int i = tile_element(s);
       const uint32_t code = i < n ? in[4 + i / kBlock] : 0u;
       good = good && (code & 0x80u) == 0;
-      get_codes<E2m1>(in + 4 + (n + kBlock - 1) / kBlock, s, n, element_of<E4m3>(code) * group, v);
+      const float step = element_of<E4m3>(code) * group;
+      uint32_t q[4];
+      load_codes<4>(in + 4 + (n + kBlock - 1) / kBlock, i, n, q);
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) v[s][k] = i + k < n ? element_of<E2m1>(q[k]) * step : 0.0f;
     }
     return good;
   }
@@ -245,11 +147,11 @@ std::unique_ptr<DeviceCodec> made_of() {
 
 std::unique_ptr<DeviceCodec> make_mx_cuda(const CodecSpec& spec) {
   const std::string& format = spec.text("format");
-  if (format == "mxfp8_e4m3") return made_of<MxTiles<E4m3>>();
-  if (format == "mxfp8_e5m2") return made_of<MxTiles<E5m2>>();
-  if (format == "mxfp6_e2m3") return made_of<MxTiles<E2m3>>();
-  if (format == "mxfp6_e3m2") return made_of<MxTiles<E3m2>>();
-  return format == "mxfp4" ? made_of<MxTiles<E2m1>>() : made_of<NvTiles>();
+  if (format == "mxfp8_e4m3") return made_of<BlockTiles<MxForm<E4m3>>>();
+  if (format == "mxfp8_e5m2") return made_of<BlockTiles<MxForm<E5m2>>>();
+  if (format == "mxfp6_e2m3") return made_of<BlockTiles<MxForm<E2m3>>>();
+  if (format == "mxfp6_e3m2") return made_of<BlockTiles<MxForm<E3m2>>>();
+  return format == "mxfp4" ? made_of<BlockTiles<MxForm<E2m1>>>() : made_of<NvTiles>();
 }
 
 }  // namespace thinwire

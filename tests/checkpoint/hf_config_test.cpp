@@ -131,6 +131,9 @@ TEST(HfConfig, MistralIsALlamaWithAWindow) {
   EXPECT_EQ(model_config_from_hf(with(mistral, "sliding_window", nullptr)).window, kNoWindow);
   const ModelConfig c = model_config_from_hf(with(mistral, "sliding_window", 16));
   EXPECT_EQ(c.window, 15);
+  EXPECT_STREQ(hf_model_type(c), "mistral");
+  const json biased = with(with(mistral, "attention_bias", true), "mlp_bias", true);  // keys of llama: not read there
+  EXPECT_FALSE(model_config_from_hf(biased).bias_attention || model_config_from_hf(biased).bias_mlp);
   const json out = hf_config_from_model(c, "float32");
   EXPECT_EQ(out.at("model_type"), "mistral");
   EXPECT_EQ(out.at("sliding_window"), 16);
@@ -175,6 +178,7 @@ TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {
       {with(gpt2(), "n_head", 5), "n_head"},
       {with(gpt2(), "n_layer", 0), "n_layer"},
       {with(gpt2(), "n_layer", "three"), "n_layer"},
+      {with(gpt2(), "n_layer", int64_t{1} << 31), "layers"},
       {with(gpt2(), "n_embd", 64.5), "n_embd"},
       {with(gpt2(), "n_embd", -64), "n_embd"},
       {with(gpt2(), "vocab_size", nullptr), "vocab_size"},
@@ -183,6 +187,7 @@ TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {
       {with(gpt2(), "quantization_config", json::object()), "quantization_config"},
       {with(neox(), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "RoPE scaling"},
       {with(neox(), "rotary_pct", 0.05), "rotated"},
+      {with(neox(), "rotary_emb_base", 1e300), "rotary_emb_base"},
       {with(neox(), "rotary_pct", 1.5), "rotary fraction"},
       {with(neox(), "hidden_act", "silu"), "silu"},
       {with(llama(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}), "low_freq_factor"},

@@ -82,7 +82,7 @@ TEST(HfNames, RandomWeightsMakeTheRoundTripInEveryDtypeAndShardSize) {
               scratch.path(), [&](const std::string& name) { return weights.at(name); }, dtype, shard);
           EXPECT_EQ(fs::exists(scratch / "model.safetensors"), shard > 1000);
           EXPECT_EQ(fs::exists(scratch / "model.safetensors.index.json"), shard == 1000);
-          EXPECT_EQ(read_all(mapping, scratch.path()), weights) << hf_model_type(family);
+          EXPECT_EQ(read_all(mapping, scratch.path()), weights) << hf_model_type(config);
           EXPECT_EQ(HfTensors(scratch.path()).find("lm_head.weight") == nullptr, tied);
           const ModelConfig back = model_config_from_hf(read_hf_config(scratch.path()), 16);
           EXPECT_EQ(hf_config_from_model(back), hf_config_from_model(config));
@@ -306,6 +306,21 @@ TEST(HfNames, FilesThatAreNotThisModelAreRefusedByName) {
   });
   refused(HfFamily::kNeox, false, "I32",
           [](auto& items) { item_named(items, "lm_head.weight").dtype = StDtype::kI32; });
+}
+
+// A vocabulary of 2^40 rows, of which the files hold 11: refused before memory is taken for it.
+TEST(HfNames, ShapesAreComparedBeforeMemoryIsTaken) {
+  ModelConfig config = tiny(HfFamily::kGpt2, true);
+  const ParamList params = list_parameters(config);
+  const Weights weights = random_weights(params, 5);
+  const Scratch scratch;
+  HfMapping(config, params)
+      .write_hf(
+          scratch.path(), [&](const std::string& name) { return weights.at(name); }, StDtype::kF32);
+  config.vocab = config.padded_vocab = int64_t{1} << 40;
+  const Error e = error_of([&] { read_all(HfMapping(config, list_parameters(config)), scratch.path()); });
+  EXPECT_EQ(e.code(), ExitCode::kBadData);
+  EXPECT_NE(std::string(e.what()).find("wte.weight"), std::string::npos) << e.what();
 }
 
 TEST(HfNames, DirectoriesThatAreNotOneAreRefused) {

@@ -170,6 +170,14 @@ TEST(Safetensors, MutatedFilesNeverCrash) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST(Safetensors, APointerOfGitLfsIsCalledSo) {
+  const Scratch scratch;
+  spill(scratch / "pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4567\n");
+  std::string why;
+  EXPECT_FALSE(accepts(scratch / "pointer", &why));
+  EXPECT_NE(why.find("git lfs pull"), std::string::npos) << why;
+}
+
 TEST(Safetensors, EveryTruncationIsRefused) {
   const Scratch scratch;
   const std::string good = slurp(kGolden + "tiny.safetensors");

@@ -101,7 +101,7 @@ void export_hf(const std::string& dir, const std::string& output, const std::str
   };
   mapping.write_hf(output, source, dtype == "f32" ? StDtype::kF32 : dtype == "bf16" ? StDtype::kBF16 : StDtype::kF16);
   std::cout << "exported step " << checkpoint.manifest.step << " of " << checkpoint.path << " as "
-            << hf_model_type(mapping.family()) << " (" << dtype << ") to " << output << "\n";
+            << hf_model_type(config) << " (" << dtype << ") to " << output << "\n";
   if (mapping.family() == HfFamily::kNeox && !config.tied_head && format == "hf")
     std::cout << "transformers 4 finds the head of gpt_neox only in an export with --format hf4\n";
 }
@@ -122,7 +122,7 @@ void import_hf(const std::string& input, const std::string& output, int64_t voca
     });
   };
   store.save(0, state, {{"model", model_config_to_json(config)}, {"imported_from", "hf"}});
-  std::cout << "imported " << hf_model_type(mapping.family()) << " model to " << store.last_save().path
+  std::cout << "imported " << hf_model_type(config) << " model to " << store.last_save().path
             << " (weights only: start from it with load and finetune)\n";
 }
 

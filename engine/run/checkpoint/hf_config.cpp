@@ -40,7 +40,9 @@ class Keys {
   double exact(const char* key, double fallback) const {
     if (!has(key)) return fallback;
     const json& value = config_.at(key);
-    if (!value.is_number()) refuse(std::string("\"") + key + "\" is " + value.dump() + ", a number is expected");
+    // (What float cannot hold is written as null, and the checkpoint could not be read again.)
+    if (!value.is_number() || !std::isfinite(value.get<float>()))
+      refuse(std::string("\"") + key + "\" is " + value.dump() + ", a number is expected");
     return value.get<double>();
   }
   float real(const char* key, double fallback) const { return static_cast<float>(exact(key, fallback)); }
@@ -198,9 +200,10 @@ void read_llama(const Keys& keys, ModelConfig& c) {
   c.attention_dropout = keys.real("attention_dropout", 0.0);
 }
 
-// A Llama without biases whose tokens see the last sliding_window of themselves (null: all).
+// A Llama without biases, whatever keys say, whose tokens see the last sliding_window of themselves (null: all).
 void read_mistral(const Keys& keys, ModelConfig& c) {
   read_llama(keys, c);
+  c.bias_attention = c.bias_mlp = false;
   c.max_positions = keys.size("max_position_embeddings", 131072);
   c.kv_heads = keys.size("num_key_value_heads", 8);
   if (c.heads % c.kv_heads != 0) refuse("\"num_attention_heads\" is not a multiple of \"num_key_value_heads\"");
@@ -209,9 +212,10 @@ void read_mistral(const Keys& keys, ModelConfig& c) {
 
 }  // namespace
 
-const char* hf_model_type(HfFamily family) {
-  constexpr const char* kTypes[] = {"gpt2", "gpt_neox", "llama"};
-  return kTypes[static_cast<size_t>(family)];
+const char* hf_model_type(const ModelConfig& c) {
+  const HfFamily family = hf_family_of(c);
+  if (family == HfFamily::kLlama) return c.window == kNoWindow ? "llama" : "mistral";
+  return family == HfFamily::kGpt2 ? "gpt2" : "gpt_neox";
 }
 
 ModelConfig model_config_from_hf(const json& config, int64_t vocab_multiple) {
@@ -233,6 +237,7 @@ ModelConfig model_config_from_hf(const json& config, int64_t vocab_multiple) {
   c.vocab = keys.size("vocab_size");
   c.padded_vocab = (c.vocab + vocab_multiple - 1) / vocab_multiple * vocab_multiple;
   c.seq_length = c.max_positions;
+  if (c.layers > 10000) refuse(std::to_string(c.layers) + " layers are more than the 10000 of num_layers");
   c.init_std = keys.real("initializer_range", 0.02);
   if (!(c.norm_eps > 0.0f) || !std::isfinite(c.norm_eps)) refuse("the norm's epsilon must be positive");
   return c;
@@ -326,7 +331,7 @@ nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* to
     }
     case HfFamily::kLlama:
       out["architectures"] = {c.window == kNoWindow ? "LlamaForCausalLM" : "MistralForCausalLM"};
-      out["model_type"] = c.window == kNoWindow ? "llama" : "mistral";
+      out["model_type"] = hf_model_type(c);
       out["num_hidden_layers"] = c.layers;
       out["hidden_size"] = c.hidden;
       out["num_attention_heads"] = c.heads;

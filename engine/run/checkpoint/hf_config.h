@@ -9,7 +9,6 @@
 namespace thinwire {
 
 enum class HfFamily { kGpt2, kNeox, kLlama };
-const char* hf_model_type(HfFamily family);  // "gpt2" | "gpt_neox" | "llama"
 
 // Absent keys take the defaults of the transformers library; the sizes of the model must be there. Refused by name,
 // with Error(kBadData): other model types, RoPE scaling but llama3, unknown activations, attention scaling by layer
@@ -19,6 +18,7 @@ ModelConfig model_config_from_hf(const nlohmann::json& config, int64_t vocab_mul
 
 // The family whose layers compute what this model computes. Error(kBadConfig) naming the feature that none can express.
 HfFamily hf_family_of(const ModelConfig& config);
+const char* hf_model_type(const ModelConfig& config);  // of it: "gpt2" | "gpt_neox" | "llama" | "mistral"
 
 // The config.json that transformers loads; `torch_dtype` is "float32", "bfloat16" or "float16".
 nlohmann::ordered_json hf_config_from_model(const ModelConfig& config, const char* torch_dtype = "float32");

@@ -247,7 +247,17 @@ void HfMapping::refuse_strangers(const HfTensors& source, const std::set<std::st
 void HfMapping::read_hf(const HfTensors& source,
                         const std::function<void(const ParamSpec& param, std::vector<float> values)>& take) const {
   std::set<std::string> used;
-  for (const HfTensor& tensor : tensors_) used.insert(name_in(source, tensor));
+  // All shapes before the memory for any tensor: what config.json says may be out of all reason.
+  for (const HfTensor& tensor : tensors_) {
+    const std::string name = name_in(source, tensor);
+    const SafetensorsFile& file = *source.find(name);
+    const std::vector<int64_t> shape = tensor.shape(), stored = file.at(name).shape;
+    if (stored != shape) {
+      throw_bad_data(file.path() + ": tensor \"" + name + "\" has shape " + file.at(name).shape_text() +
+                     ", config.json makes it " + SafetensorsEntry{"", StDtype::kF32, shape, 0, 0}.shape_text());
+    }
+    used.insert(name);
+  }
   refuse_strangers(source, used);
   for (size_t t = 0; t < tensors_.size();) {
     const ParamSpec& param = params_[tensors_[t].param];
@@ -256,13 +266,7 @@ void HfMapping::read_hf(const HfTensors& source,
       const HfTensor& tensor = tensors_[t];
       const std::string name = name_in(source, tensor);
       const SafetensorsFile& file = *source.find(name);
-      const SafetensorsEntry& entry = file.at(name);
-      const std::vector<int64_t> shape = tensor.shape();
-      if (entry.shape != shape) {
-        throw_bad_data(file.path() + ": tensor \"" + name + "\" has shape " + entry.shape_text() +
-                       ", config.json makes it " + SafetensorsEntry{"", StDtype::kF32, shape, 0, 0}.shape_text());
-      }
-      std::vector<float> theirs(static_cast<size_t>(entry.count()));
+      std::vector<float> theirs(static_cast<size_t>(file.at(name).count()));
       file.read_f32(name, theirs);
       tensor.for_each([&](int64_t our, int64_t their) { values[our] = theirs[their]; });
     }

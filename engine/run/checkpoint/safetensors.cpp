@@ -72,6 +72,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
   if (size_ < 8) refuse(std::to_string(size_) + " bytes, at least 8 are needed");
   uint64_t n = 0;
   read_fully(file_, path_, 0, std::as_writable_bytes(std::span(&n, 1)));
+  if (std::memcmp(&n, "version ", 8) == 0) refuse("it is a pointer of Git LFS; fetch the file itself: git lfs pull");
   if (n > kMaxSafetensorsHeader) refuse("a header of " + std::to_string(n) + " bytes, at most 100000000 are accepted");
   if (n > size_ - 8)
     refuse("a header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size_) + " (truncated?)");

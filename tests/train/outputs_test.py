@@ -100,6 +100,9 @@ class RunOutputs(RunCase):
         self.assertNotEqual(first, say(self.dir, 2))
         self.assertEqual(say(self.dir, 1, "--temperature", 0), say(self.dir, 2, "--temperature", 0))
         self.assertEqual(say(self.dir, 1, "--top-k", 1), say(self.dir, 9, "--temperature", 0))
+        self.assertEqual(say(self.dir, 1, "--top-p", 1e-9), say(self.dir, 9, "--temperature", 0))
+        self.assertEqual(first, say(self.dir, 1, "--top-p", 1))
+        self.assertNotEqual(say(self.dir, 1, "--top-p", 0.9), say(self.dir, 1, "--top-p", 1e-9))
 
     def test_export_import(self):
         families = {

@@ -25,6 +25,7 @@ using namespace thinwire;
 struct SamplingOptions {
   double temperature = 1.0;  // 0: the most likely token
   int64_t top_k = 0;         // 0: all tokens
+  double top_p = 0.0;        // 0 and 1: all tokens
   uint64_t seed = 0;
 };
 
@@ -43,11 +44,19 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
     ids.resize(static_cast<size_t>(options.top_k));
     std::sort(ids.begin(), ids.end());
   }
+  const bool nucleus = options.top_p > 0.0 && options.top_p < 1.0;
+  if (nucleus) std::sort(ids.begin(), ids.end(), better);
   double largest = -INFINITY;
   for (int32_t id : ids) largest = std::max(largest, static_cast<double>(logits[id]));
   std::vector<double> mass(ids.size());
   double total = 0.0;
   for (size_t i = 0; i < ids.size(); ++i) total += mass[i] = std::exp((logits[ids[i]] - largest) / options.temperature);
+  if (nucleus) {  // as in Megatron-LM, the id that passes top_p belongs to it; of what top_k leaves
+    size_t kept = 0;
+    double sum = 0.0;
+    while (kept < ids.size() && sum <= options.top_p * total) sum += mass[kept++];
+    ids.resize(kept), total = sum;
+  }
   const PhiloxBlock bits =
       philox(seed_key(options.seed), {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0,
                                       static_cast<uint32_t>(RandomPurpose::kSampling)});
@@ -136,7 +145,14 @@ int run(const Options& o) {
     }
     spec = "byte";
   }
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(spec, spec == "byte" && config.vocab == 257);
+  const std::unique_ptr<Tokenizer> tokenizer = [&] {
+    try {
+      return make_tokenizer(spec, spec == "byte" && config.vocab == 257);
+    } catch (const Error& e) {
+      if (!o.tokenizer.empty()) throw;
+      throw Error(e.code(), std::string(e.what()) + " (as the run recorded it; --tokenizer says where it is now)");
+    }
+  }();
   if (tokenizer->vocab_size() > config.vocab) {
     throw_usage("generate: the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " ids, the model " +
                 std::to_string(config.vocab) + "; give the tokenizer that the training data was made with");
@@ -205,15 +221,20 @@ int main(int argc, char** argv) {
     app.add_option("--top-k", o.sampling.top_k, "choose among the K most likely (0: all)")
         ->check(CLI::Range(int64_t{0}, int64_t{100000000}))
         ->capture_default_str();
-    app.add_option("--seed", o.sampling.seed, "same seed, same text")->capture_default_str();
+    app.add_option("--top-p", o.sampling.top_p, "choose among the most likely that together reach P (0: all)")
+        ->check(CLI::Range(0.0, 1.0))
+        ->capture_default_str();
+    app.add_option("--seed", o.sampling.seed, "same seed, same text")
+        ->check(CLI::Range(int64_t{0}, int64_t{1000000000000000000}))  // a conversion alone wraps -1
+        ->capture_default_str();
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
     app.add_option("--device", o.device, "where it computes")
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
     app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(1, most_threads()))->capture_default_str();
     if (const auto code = parse_command_line(app, "generate", argc, argv)) return *code;
-    if (std::isnan(o.sampling.temperature))
-      throw_usage("generate: --temperature is not a number");  // a range lets it pass
+    if (std::isnan(o.sampling.temperature) || std::isnan(o.sampling.top_p))  // a range lets it pass
+      throw_usage("generate: --temperature and --top-p are numbers");
     if (o.load.empty()) throw_usage("generate: --load RUN_DIR_OR_CHECKPOINT is needed");
     log_set_console_level(LogLevel::kWarning);
     return run(o);

@@ -192,6 +192,11 @@ std::string SampleStream::describe() const {
               (d.separate_final_epoch() ? ", last epoch shuffled apart" : "");
     }
   }
+  // No writer leaves any: the .idx may be that of an older or another .bin, whose sequences begin elsewhere.
+  for (const auto& file : order_)
+    if (file->bytes_behind() > 0)
+      text += "\nwarning: " + file->prefix() + ".bin: the last " + std::to_string(file->bytes_behind()) +
+              " bytes are in no sequence of the .idx; do the two belong together?";
   return text;
 }
 

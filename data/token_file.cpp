@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -139,6 +140,7 @@ void TokenFile::check_arrays() {
                      std::to_string(bin_size_) +
                      "; the pair does not belong together or was cut short: copy or make it again");
     tokens_ += n;
+    end_ = std::max(end_, at + n * item);
   }
   int64_t last = 0;
   if (boundary(0) != 0) fail_idx("the document boundaries begin with " + std::to_string(boundary(0)) + ", not 0");

@@ -56,7 +56,8 @@ class TokenFile {
   TokenType type() const { return type_; }
   int64_t sequences() const { return sequences_; }
   int64_t documents() const { return boundaries_ - 1; }
-  int64_t tokens() const { return tokens_; }  // of all sequences
+  int64_t tokens() const { return tokens_; }                 // of all sequences
+  int64_t bytes_behind() const { return bin_size_ - end_; }  // of .bin, behind the last sequence in it
 
   int64_t length(int64_t sequence) const;    // tokens
   int64_t offset(int64_t sequence) const;    // bytes in .bin
@@ -81,7 +82,7 @@ class TokenFile {
   std::string prefix_, bin_path_, idx_path_;
   MappedFile idx_;
   Descriptor bin_;
-  int64_t bin_size_ = 0, vocab_ = 0;
+  int64_t bin_size_ = 0, end_ = 0, vocab_ = 0;  // end_: of the last sequence in .bin
   TokenType type_ = TokenType::kU8;
   int64_t sequences_ = 0, boundaries_ = 0, tokens_ = 0;
 };

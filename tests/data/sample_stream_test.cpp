@@ -75,6 +75,14 @@ TEST_F(Streams, SplitsAreDisjointAndSizedAtLeastAsAsked) {
   EXPECT_NE(stream.describe().find("data valid: "), std::string::npos);
 }
 
+TEST_F(Streams, ALongerBinThanItsIndexIsPointedOut) {
+  EXPECT_EQ(SampleStream(config_).describe().find("warning"), std::string::npos);
+  test::spill(dir_.file("a.bin"), test::slurp(dir_.file("a.bin")) + std::string(6, '\1'));
+  const std::string text = SampleStream(config_).describe();
+  EXPECT_NE(text.find("warning: " + dir_.file("a") + ".bin: the last 6 bytes are in no sequence"), std::string::npos)
+      << text;
+}
+
 TEST_F(Streams, EvaluationOffLeavesTheSplitsOut) {
   const SampleStream stream(config_);
   EXPECT_FALSE(stream.has(Split::kValid));

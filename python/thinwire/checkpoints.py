@@ -35,9 +35,12 @@ class Safetensors:
 
 
 def manifest_of(folder):
-    with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as f:
-        manifest = json.load(f)
-    if manifest.get("format") != "thinwire-checkpoint" or manifest.get("version") not in (1, 2):
+    with open(os.path.join(folder, "manifest.json"), "rb") as f:
+        try:
+            manifest = json.load(f)
+        except ValueError as e:
+            raise ValueError(f"{folder}: its manifest.json is broken: {e}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != "thinwire-checkpoint" or manifest.get("version") not in (1, 2):
         raise ValueError(f"{folder}: its manifest.json is of another format or version")
     return manifest
 
@@ -58,16 +61,16 @@ def load_checkpoint(path, names="thinwire", prefix="model/", program=None):
     """{name: numpy array} of a checkpoint, or of the newest one of a run directory.
 
     names="thinwire": whole tensors rows x cols under our names without `prefix` ("model/": fp32 master weights; "adam_m/", "adam_v/", ...).
-    names="hf": as transformers names and shapes them; `program` (default: thinwire or checkpoint of the PATH) does the renaming.
+    names="hf": as transformers names and shapes them; `program`, thinwire or checkpoint (default: that of the PATH), does the renaming.
     ValueError for files that are cut off or do not fit each other; checksums are not compared (`checkpoint verify`)."""
     folder = find_checkpoint(path)
     if names == "hf":
         if prefix != "model/":
             raise ValueError(f"prefix={prefix!r}: names='hf' are those of weights alone")
-        installed = shutil.which("thinwire")  # an installation has nothing else on the PATH
-        command = [installed, "checkpoint"] if installed and not program else [program or shutil.which("checkpoint")]
-        if not command[0]:
+        program = program or shutil.which("thinwire") or shutil.which("checkpoint")  # an installation has only the first on the PATH
+        if not program:
             raise FileNotFoundError("names='hf' needs the program checkpoint: program='build/checkpoint'")
+        command = [program, "checkpoint"] if os.path.basename(program) == "thinwire" else [program]
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run([*command, "export", folder, "--format", "hf", "--output", os.path.join(out, "hf")], capture_output=True, text=True, check=False)
             if done.returncode != 0:

@@ -256,10 +256,19 @@ class Package(unittest.TestCase):
         os.chmod(installed, 0o755)
         path = os.environ["PATH"]
         self.addCleanup(os.environ.update, PATH=path)
-        for given, where in ((program, path), (None, os.path.dirname(installed) + ":" + path)):
+        for given, where in ((program, path), (installed, path), (None, os.path.dirname(installed) + ":" + path)):
             os.environ["PATH"] = where
             tensors = thinwire.load_checkpoint(folder, names="hf", program=given)
             self.assertEqual({n: a.tolist() for n, a in tensors.items()}, {"h.1.weight": [[1.0, -1.0]], "h.2.weight": [[2.0, -2.0]]})
+
+    def test_a_broken_manifest_is_named(self):
+        for text in ("{", "[]", "\xff"):
+            folder = os.path.join(self.folder, "made", "manifest")
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, "manifest.json"), "w", encoding="latin-1") as f:
+                f.write(text)
+            with self.subTest(text), self.assertRaisesRegex(ValueError, "manifest: its manifest.json is"):
+                thinwire.load_checkpoint(folder)
 
     def test_no_checkpoint_no_such_names(self):
         with self.assertRaisesRegex(FileNotFoundError, "no checkpoint"):

@@ -192,6 +192,7 @@ class BadInput(RunCase):
             "negative samples": ("train", "--config", self.good_config, "--print-samples", -5), "picture of nothing": ("train", "--config", self.good_config, "--format", "svg"), "picture of words": ("train", "--config", self.good_config, "--print-schedule", "--format", "png"),
             "negative temperature": (*say, self.good, "--temperature", -1), "temperature nan": (*say, self.good, "--temperature", "nan"),
             "negative seed": (*say, self.good, "--seed", -1), "seed beyond 64 bits": (*say, self.good, "--seed", 1 << 64), "top-p of more than all": (*say, self.good, "--top-p", 1.5), "top-p nan": (*say, self.good, "--top-p", "nan"),
+            "bos of bytes": (*say, self.good, "--add-bos"),
             "temperature of words": (*say, self.good, "--temperature", "hot"),
             "top-k of words": (*say, self.good, "--top-k", "x"), "prompt too long": ("generate", "--load", self.good, "--prompt", "a" * 40),
             "bad tokenizer": (*say, self.good, "--tokenizer", f"bpe:{self.here / 'bad.json'}"), "unknown tokenizer": (*say, self.good, "--tokenizer", "morse"),

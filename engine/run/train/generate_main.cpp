@@ -71,6 +71,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
 struct Options {
   std::string load, prompt, tokenizer;
   int64_t tokens = 200;
+  bool add_bos = false;
   SamplingOptions sampling;
   int threads = 2;
   std::string device = "cpu";
@@ -161,6 +162,10 @@ int run(const Options& o) {
   std::vector<int32_t> prompt(before.begin(), before.end());
   const std::vector<int32_t> words = tokenizer->encode(o.prompt);
   prompt.insert(prompt.end(), words.begin(), words.end());
+  if (o.add_bos) {
+    if (!tokenizer->bos()) throw_usage("generate: --add-bos: " + spec + " has no such token of its own");
+    prompt.insert(prompt.begin(), *tokenizer->bos());
+  }
   if (prompt.empty()) prompt.push_back(tokenizer->eod().value_or(spec == "byte" ? '\n' : 0));
   const int64_t total = static_cast<int64_t>(prompt.size()) + o.tokens;
   const bool limited = config.positions == PositionKind::kLearned;
@@ -215,6 +220,7 @@ int main(int argc, char** argv) {
     app.add_option("--tokens", o.tokens, "tokens to write")
         ->check(CLI::Range(int64_t{0}, int64_t{1000000}))
         ->capture_default_str();
+    app.add_flag("--add-bos", o.add_bos, "begin with a SentencePiece model's <s>, as Llama 2 and Mistral expect");
     app.add_option("--temperature", o.sampling.temperature, "0 takes the most likely token")
         ->check(CLI::Range(0.0, 100.0))
         ->capture_default_str();

@@ -11,7 +11,9 @@ struct BpeFiles {
 };
 
 // The first of these among the added tokens ends a document; else kEndInVocab, which GPT-2's vocab.json has.
-inline constexpr const char* kEndsOfDocument[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"};
+inline constexpr const char* kEndsOfDocument[] = {
+    "<|endoftext|>", "<|end_of_text|>", "</s>",
+    "<eos>",         "<EOT>",           "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"};  // DeepSeek
 inline constexpr const char* kEndInVocab = "<|endoftext|>";
 
 // "tokenizer.json", or "vocab.json,merges.txt", which is cut at the first ".json,".

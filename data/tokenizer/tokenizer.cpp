@@ -1,6 +1,7 @@
 // The byte tokenizer, and the choice among all of them.
 #include "data/tokenizer/tokenizer.h"
 
+#include "data/tokenizer/bpe_files.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "engine/base/core/error.h"
 
@@ -62,8 +63,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, bool need_eod
   if (file.empty() || file.ends_with(".json,")) throw_usage("tokenizer '" + spec + "' names no file; choose " + kWords);
   std::unique_ptr<Tokenizer> made = kind == "bpe" ? load_byte_level_bpe(file) : load_sentencepiece(file);
   if (need_eod && !made->eod()) {
-    throw_usage("tokenizer '" + spec + "' has no end-of-document token (" +
-                (kind == "bpe" ? "looked for <|endoftext|>, <|end_of_text|>, </s>, <eos>, <EOT>" : "eos_id is unset") +
+    std::string why = "eos_id is unset";
+    if (kind == "bpe") {
+      why = "looked for";
+      for (const char* name : kEndsOfDocument) why.append(" ").append(name);
+    }
+    throw_usage("tokenizer '" + spec + "' has no end-of-document token (" + why +
                 "), so no end of document can be appended");
   }
   return made;

@@ -215,6 +215,21 @@ TEST_F(TokenizerHostile, VocabAndMerges) {
   EXPECT_EQ(good->encode("the free software"), same->encode("the free software"));
 }
 
+// Not hostile, but the one name of an end of document that is not ASCII.
+TEST_F(TokenizerHostile, DeepSeeksEndOfDocumentIsKnown) {
+  json file = good();
+  const std::string end = "<\uFF5Cend\u2581of\u2581sentence\uFF5C>";
+  file["added_tokens"][0]["content"] = end;
+  file["model"]["vocab"].erase("<|endoftext|>");
+  file["model"]["vocab"][end] = 0;
+  EXPECT_EQ(make_tokenizer("bpe:" + write("tokenizer.json", file.dump()), true)->eod(), 0);
+  file["added_tokens"][0]["content"] = "<end>";
+  file["model"]["vocab"].erase(end);
+  file["model"]["vocab"]["<end>"] = 0;
+  const std::string other = write("tokenizer.json", file.dump());
+  expect_error(ExitCode::kUsage, "<eos> <EOT> " + end, [&] { make_tokenizer("bpe:" + other, true); });
+}
+
 TEST_F(TokenizerHostile, RepeatedEntries) {
   json file = good();
   file["model"]["merges"].push_back(file["model"]["merges"][0]);

@@ -316,6 +316,19 @@ TEST(GoodCompression, Notes) {
   EXPECT_EQ(
       note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"bits\": 4}}", "compression.dp.gradient.bits"),
       "has no effect beside codec cast");
+  EXPECT_EQ(
+      note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"residual\": \"error_feedback\", \"beta\": 0.5}}",
+           "compression.dp.gradient.beta"),
+      "has no effect beside residual error_feedback");
+  // Of a list of rules: one behind another that takes all, and one for sites that the layout has not.
+  const std::string list = "\"compression\": {\"rules\": [{\"site\": ";
+  const std::string after = ", \"codec\": \"cast\"}, {\"site\": \"dp.gradient\", \"codec\": \"mpc\"}]}";
+  EXPECT_EQ(note(list + "\"all\"" + after, "compression.rules[1]"),
+            "has no effect: rules before it select all that it does; put it in front of them");
+  EXPECT_EQ(note(list + "\"embedding\"" + after, "compression.rules[1]"), "");
+  EXPECT_EQ(note_at(load(list + "\"all\"" + after, {}, {.ranks = 2}), "compression.rules[0].codec"), "");
+  EXPECT_EQ(note(list + "[\"pp.forward\", \"pp.backward\"]" + after, "compression.rules[0].codec"),
+            "has no effect: there is one pipeline stage");
   EXPECT_EQ(note("\"compression\": {\"pp.forward\": {\"codec\": \"cast\"}}", "compression.pp.forward.codec"),
             "has no effect: there is one pipeline stage");
   EXPECT_EQ(note("\"compression\": {\"sensitivities\": [1, 0, 2, 1]}", "compression.sensitivities"),

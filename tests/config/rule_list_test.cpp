@@ -91,6 +91,14 @@ TEST(RuleList, OnlyRulesThatSelectSomethingStay) {
   ASSERT_EQ(three.size(), 2u);
   EXPECT_EQ(three[0].codec.codec, "low_rank");
   EXPECT_EQ(three[1].codec.codec, "block_int");
+  // A checksum is more than nothing.
+  const std::vector<SiteRule> proved =
+      load_rules(
+          rules("{\"site\": \"dp.gradient\", \"select\": {\"tensor_classes\": [\"mlp\"]}, \"codec\": \"cast\"},\n"
+                "{\"site\": \"dp.gradient\", \"checksum\": true}"))
+          .at(Site::kDpGradient);
+  ASSERT_EQ(proved.size(), 2u);
+  EXPECT_TRUE(proved[1].codec.checksum);
 }
 
 // Several rules of a site are printed as a list that shuts out the preset's.

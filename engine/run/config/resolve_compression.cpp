@@ -38,7 +38,17 @@ bool covers(const SelectSpec& a, const SelectSpec& b) {
 }
 
 bool is_plain(const SiteRule& rule) {
-  return rule.codec.codec == "identity" && !rule.has_sum_codec;
+  return rule.codec.codec == "identity" && !rule.codec.checksum && !rule.has_sum_codec;
+}
+
+// What a field depends on that has no effect in the rule: its codec, or its residual.
+std::string beside(const SiteRule& rule, const std::string& field) {
+  const bool sum = field.starts_with("sum.");
+  static const std::set<std::string> of_residual = {"residual_dtype", "beta", "reset_every", "on_skip"};
+  const std::string of = of_residual.contains(sum ? field.substr(4) : field)
+                             ? std::string("residual ") + word_of((sum ? rule.sum_residual : rule.residual).kind)
+                             : "codec " + (sum ? rule.sum_codec : rule.codec).codec;
+  return (sum ? "sum." : "") + of;
 }
 
 }  // namespace
@@ -163,12 +173,19 @@ void Resolver::compression() {
   for (const Setting* rules : {given("compression.rules"), find(preset_, "compression.rules")})
     for (const WrittenRule& written : rules != nullptr ? rules->rules : std::vector<WrittenRule>())
       select_lists([&](const std::string& field) { return find(written.fields, field); });
+  std::set<const WrittenRule*> listed, reached;  // those of the configuration that code something
   for (size_t i = 0; i < kSiteNames.size(); ++i) {
     const Site site = static_cast<Site>(i);
     if (site == Site::kControl) continue;
     select_lists([&](const std::string& field) { return given(prefix_of(site) + field); });
-    for (const ListedRule& rule : effective(rules_of(site, context))) check_site(site, rule, context);
+    const std::vector<ListedRule> rules = rules_of(site, context);
+    for (const ListedRule& rule : rules)
+      if (!rule.of_preset && !is_plain(rule.rule)) listed.insert(rule.written);
+    for (const ListedRule& rule : effective(rules)) reached.insert(rule.written), check_site(site, rule, context);
   }
+  for (const WrittenRule* rule : listed)
+    if (!reached.contains(rule))
+      note(rule->spelled, "has no effect: rules before it select all that it does; put it in front of them");
   if (known({"grad_reduce_in_bf16"}) && flag("grad_reduce_in_bf16") &&
       rules_[Site::kDpGradient].front().codec != codec_spec("cast"))
     note("grad_reduce_in_bf16", "has no effect: the preset or a rule says how dp.gradient is coded");
@@ -218,15 +235,20 @@ void Resolver::check_site(Site site, const ListedRule& listed, const RuleContext
     else  // nobody wrote it: the preset's, under a layout that it does not go with
       refuse("compression.preset", name + ": " + fault.message);
   }
+  // A rule for several sites has an effect where one of them is there.
+  const auto is_absent = [&](const std::string& name) {
+    const auto at = std::ranges::find(kSiteNames, name);
+    return !absent(static_cast<Site>(at - kSiteNames.begin()), context).empty();
+  };
+  const bool elsewhere = given(prefix + "codec") == nullptr && listed.written != nullptr &&
+                         !std::ranges::all_of(listed.written->sites, is_absent);
   const std::string why = absent(site, context);
-  if (!why.empty() && rule.codec.codec != "identity" && said(site, listed, "codec") != nullptr)
+  if (!why.empty() && !elsewhere && rule.codec.codec != "identity" && said(site, listed, "codec") != nullptr)
     note_at("codec", "has no effect: " + why);
   for (const KeySpec& field : rule_fields()) {
     const Setting* s = said(site, listed, field.name);
     if (s != nullptr && !field_matters(rule, field.name) && rule_value(SiteRule(), field.name) != s->value)
-      note_at(field.name,
-              "has no effect beside " +
-                  (field.name.starts_with("sum.") ? "sum.codec " + rule.sum_codec.codec : "codec " + rule.codec.codec));
+      note_at(field.name, "has no effect beside " + beside(rule, field.name));
   }
   rules_[site].push_back(canonical(rule));
 }

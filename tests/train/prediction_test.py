@@ -56,6 +56,16 @@ class Predicted(RunCase):
             self.assertNotIn("Predicted and measured", page)
             self.assertIn("prediction.json is no line of plan --json", page)
 
+    def test_nodes_are_those_of_the_run(self):
+        path = self.config()
+        placement = [f"placement.{of}" for of in ("weights=node", "gradients=node", "optimizer=global")]
+        self.train(path, "train_batch_size=8", "ranks_per_node=2", *placement, "--cluster", LAB, expect=0, ranks=2)
+        folder = self.run_dir(path)
+        predicted = json.loads((folder / "prediction.json").read_text())
+        last = [line for line in read_metrics(folder) if "loss" in line][-1]
+        for site in ("dp.gradient", "zero.parameter"):
+            self.assertEqual(predicted["comm"][site]["wire_bytes"], last["comm"][site]["wire_bytes"], site)
+
 
 if __name__ == "__main__":
     main()

@@ -28,9 +28,14 @@ Folding folding_of(const RunConfig& config, const Cluster& cluster, int unfold_u
   if (cluster.uneven() && ranks > kMostUnfolded)
     throw_bad_config(cluster.file + ": jitter and stragglers are simulated with at most " +
                      std::to_string(kMostUnfolded) + " ranks, and the layout has " + std::to_string(ranks));
-  // Ranks of a stage are not alike where stages share nodes without filling them.
-  const auto [less, more] = std::minmax({ranks / folding.mesh.pipeline, cluster.ranks_per_node});
-  if (cluster.nodes > 1 && more % less != 0) unfold_up_to = std::max(unfold_up_to, kMostUnfolded);
+  // Ranks of a stage are not alike where stages share nodes without filling them, those of the machine or those that
+  // the configuration says.
+  const auto uneven = [](int64_t a, int64_t b) { return std::max(a, b) % std::min(a, b) != 0; };
+  const int64_t stage = ranks / folding.mesh.pipeline, found = cluster.ranks_per_node,
+                said = config.layout.ranks_per_node;
+  if ((cluster.nodes > 1 && uneven(stage, found)) ||
+      (said > 0 && said != found && (uneven(stage, said) || uneven(found, said))))
+    unfold_up_to = std::max(unfold_up_to, kMostUnfolded);
   folding.folded = !cluster.uneven() && ranks > unfold_up_to && folding.mesh.pipeline < ranks;
   return folding;
 }

@@ -97,9 +97,10 @@ Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int 
   tape.rank = rank;
   tape.threads = threads_of(config, cluster);
   TapeRecorder recorder(tape, cluster, most_pieces);
-  const int ranks = mesh_shape(config).ranks();
+  std::vector<int> nodes;  // of the cluster, unless the configuration says what a node is, as to a run
+  if (config.layout.ranks_per_node == 0) nodes = nodes_of(cluster, mesh_shape(config).ranks());
   const WatchedTable table = make_watched_table(rehearsal_ops());
-  StepRehearsal rehearsal(config, layout_of(config, rank, nodes_of(cluster, ranks)), &recorder);
+  StepRehearsal rehearsal(config, layout_of(config, rank, std::move(nodes)), &recorder);
   Replica& replica = rehearsal.replica();
   recorder.rank_holds(static_cast<double>(replica.memory().total()));
   replica.use_exec(make_watched_exec(table, replica.device(), replica.exec(), recorder));

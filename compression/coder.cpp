@@ -101,6 +101,10 @@ size_t Coder::wire_bytes(int64_t count, DType dtype) const {
   return count == 0 ? 0 : parts_->codec->wire_bytes(count, parts_->handed(dtype));
 }
 
+size_t Coder::message_bytes(const Msg& msg, int64_t count) const {
+  return count == 0 ? 0 : parts_->codec->message_bytes(msg, count);
+}
+
 bool Coder::shrinks(int64_t count, DType dtype) const {
   const size_t plain = static_cast<size_t>(count) * size_of(dtype);
   // Nobody knows a framed payload's length before packing; below a kilobyte its header alone may eat the gain.

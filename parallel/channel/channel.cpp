@@ -343,10 +343,8 @@ Ticket Channel::message(bool sends, View data, int peer, Stream& stream, const M
   const bool is_coded = codes(key, data.count(), data.dtype, false);
   const auto bytes = static_cast<int64_t>(data.bytes());
   if (price_ != nullptr && !sends) {  // nothing to count; whoever watches is told
-    CodedCall coming = plain_call();
-    if (is_coded) coming = CodedCall(), coming.coder = compression_of(key).first.get();
     const GroupLane lane = checked(communicator_->lane(), key);
-    static_cast<void>(rehearsed_bytes(lane, verb(coming), true));
+    static_cast<void>(rehearsed_bytes(lane, verb(is_coded ? next_call(false) : plain_call()), true));
     return communicator_->start(nothing(lane), name, bytes, peer);
   }
   if (!is_coded && key.largest_part == 0 && is_usual(key))

@@ -43,6 +43,8 @@ DType sum_dtype(const Coder* coder, DType dtype);
 size_t payload_bytes(const Coder* coder, int64_t count, DType dtype);
 // Bytes on the wire of a slice, length messages included.
 int64_t slice_bytes(const Coder* coder, int64_t chunk, int64_t count, DType dtype);
+// The same of what is sent: where the message's matrices say how long a framed payload is, that and no bound.
+int64_t sent_bytes(const Coder* coder, const Msg& msg, int64_t chunk, int64_t count, DType dtype);
 // Messages that the slice travels in (framed: at most).
 int64_t slice_messages(const Coder* coder, int64_t chunk, int64_t count, DType dtype);
 bool is_framed(const Coder* coder);

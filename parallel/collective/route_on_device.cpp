@@ -121,11 +121,8 @@ class QueuedRoute {
   // Of what is framed on the host, too, the length is known here, and does not travel.
   size_t bytes_of(const Stop& stop, int which, int64_t count) const {
     const DType dtype = run_.dtypes[which];
-    return coded(which) ? call(which).device->wire_bytes(message_of(stop, which), count, dtype)
+    return coded(which) ? call(which).device->wire_bytes(run_.message_of(stop, which), count, dtype)
                         : payload_bytes(nullptr, count, dtype);
-  }
-  const Msg& message_of(const Stop& stop, int which) const {
-    return run_.messages && stop.packer >= 0 ? (*run_.messages)[stop.packer] : call(which).msg;
   }
   int64_t count_at(const Stop& stop, int64_t k) const {
     return k >= pieces_of(stop.slice.count, chunk_) ? 0 : std::min(chunk_, stop.slice.count - k * chunk_);
@@ -250,7 +247,7 @@ class QueuedRoute {
   }
 
   void absorb(const Stop& stop, int which, std::span<const Share> shares, View out, bool accumulate, int64_t k) {
-    Msg msg = message_of(stop, which);
+    Msg msg = run_.message_of(stop, which);
     msg.first = first_at(stop, k);
     msg.rank = shares[0].rank, msg.ranks = lanes_[which].size();
     std::vector<Touched>& touched = lists_->touched;

@@ -36,6 +36,10 @@ class RouteRun final : public RouteSink {
   int64_t sent_elements() const { return sent_elements_; }
   int call_count() const { return call_count_; }
   bool passes_on() const { return passes_on_; }
+  // That a stop's slice belongs to.
+  const Msg& message_of(const Stop& stop, int call) const {
+    return messages && stop.packer >= 0 ? (*messages)[stop.packer] : calls[call].msg;
+  }
   // `count` elements of the memory of a slice, from its element `first` on.
   View part(const Spot& spot, int64_t first, int64_t count) const;
   // What is here already, where nobody compresses it: copied while others send.

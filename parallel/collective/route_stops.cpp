@@ -45,7 +45,8 @@ void RouteRun::add(const Stop& stop) {
     for (const Circle* const to : {&stop.to, &stop.also})
       for (int i = 1; i <= to->peers(); ++i) checked += lane.is_checked(to->to(i)) ? 1 : 0;
     if (stop.receivers() > 0)
-      rehearsed_->rehearsal->bytes += stop.receivers() * slice_bytes(coder, chunk, stop.slice.count, dtypes[call]);
+      rehearsed_->rehearsal->bytes +=
+          stop.receivers() * sent_bytes(coder, message_of(stop, call), chunk, stop.slice.count, dtypes[call]);
     if (checked > 0)
       rehearsed_->rehearsal->bytes += checked * static_cast<int64_t>(kChecksumOfMessage) *
                                       slice_messages(coder, chunk, stop.slice.count, dtypes[call]);

@@ -66,6 +66,16 @@ class Predicted(RunCase):
         for site in ("dp.gradient", "zero.parameter"):
             self.assertEqual(predicted["comm"][site]["wire_bytes"], last["comm"][site]["wire_bytes"], site)
 
+    def test_lengths_that_matrices_tell(self):
+        path = self.config()
+        keys = ["train_batch_size=8", "pipe_parallel_size=2", 'compression.pp.backward={"codec": "low_rank", "rank": 2, "residual": "lazy"}']
+        self.train(path, *keys, "--cluster", LAB, expect=0, ranks=2)
+        folder = self.run_dir(path)
+        predicted = json.loads((folder / "prediction.json").read_text())["comm"]["pp.backward"]
+        last = [line for line in read_metrics(folder) if "loss" in line][-1]["comm"]["pp.backward"]
+        self.assertEqual(predicted["wire_bytes_total"], last["wire_bytes_total"])
+        self.assertLess(last["wire_bytes_total"], last["logical_bytes_total"] / 5)
+
 
 if __name__ == "__main__":
     main()

@@ -171,9 +171,9 @@ class RouteCompiler {
   }
   const GroupLane& lane_of(int flow) const { return flow > 0 && run_.beyond ? *run_.beyond : lane_; }
   const Coder* coder(int call) const { return run_.calls[call].coder; }
-  TapeLeg leg(int flow, int member, int call, int64_t count) const {
+  TapeLeg leg(int flow, int member, int call, int64_t count, const Msg& msg) const {
     const auto pieces = static_cast<int>(pieces_of(count, run_.chunk));
-    const int64_t bytes = slice_bytes(coder(call), run_.chunk, count, run_.dtypes[call]);
+    const int64_t bytes = sent_bytes(coder(call), msg, run_.chunk, count, run_.dtypes[call]);
     const bool summed = lane_of(flow).is_checked(member) && bytes > pieces * static_cast<int64_t>(kCheckedCopy);
     return {channel_[flow], lane_of(flow).world_rank(member),
             pieces * (1 + (is_framed(coder(call)) ? 1 : 0) + (summed ? 1 : 0)), bytes};  // checksums travel alone
@@ -187,7 +187,7 @@ class RouteCompiler {
     for (const Stop* stop : at_[static_cast<size_t>(t)]) {
       if (stop->flow != f || stop->from.peers() == 0) continue;
       for (int i = 1; i <= stop->from.peers(); ++i)
-        legs.push_back(leg(f, stop->from.from(i), stop->call, count_at(*stop, t)));
+        legs.push_back(leg(f, stop->from.from(i), stop->call, count_at(*stop, t), run_.message_of(*stop, stop->call)));
     }
     code_.route_ = routes_[f];
     posts_[f][static_cast<size_t>(t)] = code_.post(legs);
@@ -201,7 +201,8 @@ class RouteCompiler {
 
   void add_receivers(const Stop& stop, int call, int64_t t, std::vector<TapeLeg>& legs) const {
     for (const Circle* const to : {&stop.to, &stop.also})
-      for (int i = 1; i <= to->peers(); ++i) legs.push_back(leg(stop.out_flow, to->to(i), call, count_at(stop, t)));
+      for (int i = 1; i <= to->peers(); ++i)
+        legs.push_back(leg(stop.out_flow, to->to(i), call, count_at(stop, t), run_.message_of(stop, call)));
   }
   void leave(int f, int64_t u, std::vector<TapeLeg>& legs) {
     code_.route_ = routes_[f];

@@ -79,7 +79,9 @@ class Codec {
   // Bytes of the payload of a piece of `count` elements of `dtype`, exactly; a bound where traits().framed. 0 for 0.
   virtual size_t wire_bytes(int64_t count, DType dtype) const = 0;
   // traits().matrices: bytes of the payload of a whole message, which msg.matrices says exactly; else as above.
-  virtual size_t message_bytes(const Msg& /*msg*/, int64_t count) const { return wire_bytes(count, DType::f32); }
+  virtual size_t message_bytes(const Msg& /*msg*/, int64_t count, DType dtype) const {
+    return wire_bytes(count, dtype);
+  }
   // nullptr unless traits().stateful. `count`: elements of the whole message.
   virtual std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const;
 

@@ -101,8 +101,8 @@ size_t Coder::wire_bytes(int64_t count, DType dtype) const {
   return count == 0 ? 0 : parts_->codec->wire_bytes(count, parts_->handed(dtype));
 }
 
-size_t Coder::message_bytes(const Msg& msg, int64_t count) const {
-  return count == 0 ? 0 : parts_->codec->message_bytes(msg, count);
+size_t Coder::message_bytes(const Msg& msg, int64_t count, DType dtype) const {
+  return count == 0 ? 0 : parts_->codec->message_bytes(msg, count, parts_->handed(dtype));
 }
 
 bool Coder::shrinks(int64_t count, DType dtype) const {

@@ -53,7 +53,7 @@ class Coder {
   int64_t cut_unit() const;
   bool value_difference() const;
   size_t wire_bytes(int64_t count, DType dtype) const;
-  size_t message_bytes(const Msg& msg, int64_t count) const;  // as Codec's
+  size_t message_bytes(const Msg& msg, int64_t count, DType dtype) const;  // as Codec's
   // Whether a message of this size gets smaller than `count` elements of `dtype`. Framed codecs, whose lengths nobody
   // knows before packing: whether it has a kilobyte at least.
   bool shrinks(int64_t count, DType dtype) const;

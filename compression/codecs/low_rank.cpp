@@ -275,7 +275,7 @@ class LowRank final : public Codec {
   std::string name() const override { return low_rank_name(spec_); }
   Traits traits() const override { return {.stateful = true, .framed = true, .contractive = true, .matrices = true}; }
   size_t wire_bytes(int64_t count, DType) const override { return static_cast<size_t>(count) * sizeof(float); }
-  size_t message_bytes(const Msg& msg, int64_t count) const override {
+  size_t message_bytes(const Msg& msg, int64_t count, DType) const override {
     const LowRankLayout layout(spec_, count, msg.matrices);
     return static_cast<size_t>(layout.p_count + layout.raw_count + layout.q_count) * sizeof(float);
   }

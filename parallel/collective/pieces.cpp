@@ -61,7 +61,7 @@ int64_t slice_bytes(const Coder* coder, int64_t chunk, int64_t count, DType dtyp
 int64_t sent_bytes(const Coder* coder, const Msg& msg, int64_t chunk, int64_t count, DType dtype) {
   if (count == 0 || !is_framed(coder) || !coder->traits().matrices || msg.matrices.empty())
     return slice_bytes(coder, chunk, count, dtype);
-  return static_cast<int64_t>(coder->message_bytes(msg, count) + kLengthBytes);
+  return static_cast<int64_t>(coder->message_bytes(msg, count, dtype) + kLengthBytes);
 }
 
 int64_t slice_messages(const Coder* coder, int64_t chunk, int64_t count, DType dtype) {

@@ -62,14 +62,15 @@ TEST(PipelineCompression, TheLinkDecidesWhatASlowerHeadHides) {
 // one is waited for. Of three ways to send them each takes the one with the most bits that its slack hides.
 TEST(PipelineCompression, AMessageHasTheMostBitsThatItsSlackHides) {
   const std::string select = R"("select": {"micro_batches": "critical"}, )";
-  const auto config = [&](const char* link) {
-    return two_stages(8000, {"schedule=1f1b", "pipe_partition_costs=[3,0,0]", link,
-                             R"(compression.rules=[{"site": "pp.backward", )" + select +
-                                 R"("codec": "block_int", "bits": 4}, {"site": "pp.backward", )" + select +
-                                 R"("codec": "block_int", "bits": 8}])"});
+  const auto config = [&](const char* link, const char* second) {
+    return two_stages(8000,
+                      {"schedule=1f1b", "pipe_partition_costs=[3,0,0]", link,
+                       R"(compression.rules=[{"site": "pp.backward", )" + select +
+                           R"("codec": "block_int", "bits": 4}, {"site": "pp.backward", )" + select + second + "}]"});
   };
-  const auto rules = [&](const char* link) {
-    const RunConfig run = config(link);
+  const char* const int8 = R"("codec": "block_int", "bits": 8)";
+  const auto rules = [&](const char* link, const char* second) {
+    const RunConfig run = config(link, second);
     const PipelineCompression compression = pipeline_compression(run, layout_of(run, 0).pipeline);
     std::vector<int> found;
     for (int micro = 0; micro < kMicroBatches; ++micro)
@@ -77,10 +78,12 @@ TEST(PipelineCompression, AMessageHasTheMostBitsThatItsSlackHides) {
     return found;
   };
   // As it is a message takes 1.5 ms, 2.5 ms (0.6 at 8 bits), and 10 ms (2.5 at 8 bits).
-  EXPECT_EQ(rules("link_gbps=0.7"), (std::vector<int>{kNoRule, kNoRule, kNoRule, 0}));
-  EXPECT_EQ(rules("link_gbps=0.42"), (std::vector<int>{1, 1, kNoRule, 0}));
-  EXPECT_EQ(rules("link_gbps=0.105"), (std::vector<int>{0, 0, 1, 0}));
-  const std::string text = dry_run_text(config("link_gbps=0.42"));
+  EXPECT_EQ(rules("link_gbps=0.7", int8), (std::vector<int>{kNoRule, kNoRule, kNoRule, 0}));
+  EXPECT_EQ(rules("link_gbps=0.42", int8), (std::vector<int>{1, 1, kNoRule, 0}));
+  EXPECT_EQ(rules("link_gbps=0.105", int8), (std::vector<int>{0, 0, 1, 0}));
+  // Factors of rank 8 are as long as 8 bits: 8 (32 + 1024) numbers for 32 x 1024.
+  EXPECT_EQ(rules("link_gbps=0.42", R"("codec": "low_rank", "rank": 8)"), (std::vector<int>{1, 1, kNoRule, 0}));
+  const std::string text = dry_run_text(config("link_gbps=0.42", int8));
   EXPECT_NE(text.find("slack: pp.backward: 1 of 4 messages are critical"), std::string::npos) << text;
   EXPECT_NE(text.find("slack: pp.backward: 2 of 4 messages are critical"), std::string::npos) << text;
 }

@@ -215,7 +215,10 @@ double coded_share(const RunConfig& config, Site site, const SiteRule& rule) {
   const Coder* const coder = compression == nullptr ? nullptr : compression_at(*compression, INT64_MAX).first.get();
   if (coder == nullptr) return 1.0;
   const int64_t count = message_elements(config, layout_of(config, 0));
-  return static_cast<double>(coder->wire_bytes(count, config.model.dtype)) /
+  const MatrixShape matrix{0, count / config.model.hidden, config.model.hidden};
+  Msg msg;
+  msg.matrices = {&matrix, 1};
+  return static_cast<double>(coder->message_bytes(msg, count, config.model.dtype)) /
          (static_cast<double>(count) * static_cast<double>(size_of(config.model.dtype)));
 }
 

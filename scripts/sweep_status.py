@@ -116,7 +116,8 @@ def render(sweep, only=None, width=100):
     eta, at_work, all_done = view.eta(), view.at_work(), view.all_done()
     head = f"sweep {sweep.name}: {len(view.those('finished'))} of {len(view.points)} finished"
     if not all_done and not at_work:
-        head += ", nobody works on it (scripts/sweep run)"
+        waits = any(view.state(p) in OPEN and p.id not in view.cancelled for p in view.points)
+        head += ", nobody works on it (scripts/sweep run)" if waits else ", what is open is cancelled (scripts/sweep resume)"
     elif not all_done and eta is not None:
         head += f", about {pretty_time(eta)} left"
     lines = [head + (f"  [{sweep_store.describe(view.holder)}]" if view.holder else "")]

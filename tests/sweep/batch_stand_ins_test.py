@@ -532,7 +532,7 @@ class Sweeps(StandInCase):
                 live = "import sweep_status, sweep_store, sys; sweep_status.show(sweep_store.Sweep(sys.argv[1]), None, lambda: None, True)"
                 shown = subprocess.run([sys.executable, "-c", live, self.out], env=environment({"PYTHONPATH": str(ROOT / "scripts")}), capture_output=True, text=True,
                                        check=True, timeout=30)
-                self.assertIn("nobody works on it", shown.stdout)
+                self.assertIn("what is open is cancelled (scripts/sweep resume)", shown.stdout)
                 self.sweep_here("run", self.out)
                 self.assertEqual(len(self.queue.jobs()), 2)  # cancelled stays cancelled
                 self.sweep_here("resume", self.out, expect=0)

@@ -339,7 +339,9 @@ write("finished", 0, 12)
         self.assertEqual(self.states("seed3") + self.states("seed4"), ["finished"] * 2)
         self.sweep("run", self.out, expect=1, extra=extra)  # does not take them up again
         self.assertEqual(self.only("seed1")[1]["attempts"], 1)
-        self.assertIn("(2 cancelled)", self.sweep("status", self.out, expect=1)[1])
+        said = self.sweep("status", self.out, expect=1)[1]
+        self.assertIn("(2 cancelled)", said)
+        self.assertIn("what is open is cancelled (scripts/sweep resume)", said)
         for part in ("seed1", "seed2"):
             (self.out / "runs" / self.only(part)[0] / "go").touch()
         self.sweep("resume", self.out, expect=0, extra=extra)

@@ -9,7 +9,6 @@
 memory: 2 ranks on this machine; lab: 2 hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks; checked_*: with checksums, beside without.
 THINWIRE_BUILD: where `bench` is (default build). Exit code 1 when a proof does not hold.
 """
-import argparse
 import collections
 import json
 import os
@@ -21,7 +20,7 @@ import time
 sys.dont_write_bytecode = True
 import sweep_svg
 from sweep_store import write_atomic
-from measured import ROOT, add_cell, emulated, ends, fail, json_lines, machine, need, put, read_cells, size_name, table
+from measured import ROOT, Parser, add_cell, emulated, ends, fail, json_lines, machine, need, put, read_cells, size_name, table
 
 PAGES = {name: os.path.join(ROOT, "docs", "results", page) for name, page in (("codec", "codecs.md"), ("comm", "comm.md"))}
 CHECKSUMS = os.path.join(ROOT, "docs", "results", "checksums.md")
@@ -218,7 +217,7 @@ def page_comm(o):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("what", choices=PAGES)
     parser.add_argument("verb", choices=("run", "page"))
     parser.add_argument("file", nargs="?")

@@ -12,13 +12,12 @@ otherwise; hideable = min(cover, communication); a perfect step takes max(comput
 hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, communication - cover) waits in any
 order. Exit code 1 when less than --least (0.7) is hidden somewhere. Needs root (scripts/lab); build/bench (--build DIR).
 """
-import argparse
 import os
 import statistics
 import sys
 
 sys.dont_write_bytecode = True
-from measured import ROOT, emulated, ends, json_lines, need, table as markdown
+from measured import ROOT, Parser, emulated, ends, json_lines, need, table as markdown
 from sweep_store import write_atomic
 
 
@@ -84,7 +83,7 @@ def table(results, o):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = Parser(__doc__)
     options.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
     options.add_argument("--stages", type=int, nargs="+", default=[0, 1, 2, 3])
     options.add_argument("--rate", default="1gbit")

@@ -10,7 +10,6 @@
       zero_optimization.stage=1, whose all-gather may hide under the next forward). FILE: default ../shared/peers/pytorch_ddp.py.
 PYTHON needs torch (and numpy for ddp), such as that of a virtual environment.
 """
-import argparse
 import collections
 import os
 import re
@@ -19,7 +18,7 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from measured import ROOT, emulated, ends, fail, json_lines, machine, need, need_torch, output, read_cells, table
+from measured import ROOT, Parser, emulated, ends, fail, json_lines, machine, need, need_torch, output, read_cells, table
 from sweep_store import write_atomic
 
 SHAPES = {"char": (64, 256, 4), "124m": (1, 1024, 5), "tiny": (16, 64, 40), "30m": (4, 512, 8)}  # batch, length, steps
@@ -104,7 +103,7 @@ fused AdamW, started the same way.
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = Parser(__doc__)
     options.add_argument("what", choices=("step", "ddp"))
     options.add_argument("more", nargs="*", metavar="SHAPE | key=value")
     for name, default in (("--python", "python3"), ("--peer", None), ("--out", None)):

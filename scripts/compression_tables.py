@@ -28,7 +28,6 @@ Every cell prints its command. Results go to DIR/results.jsonl, line by line; a 
   --page FILE      default docs/results/compression.md        --zero STAGE   of data-parallel layouts where the preset has no placement (0)
 Run it on an otherwise idle machine. Exit code 1: a cell failed.
 """
-import argparse
 import json
 import os
 import sys
@@ -40,7 +39,7 @@ from compression_adapt import LAYOUTS, RATES
 from compare_pytorch import ddp_peer
 from compression_cells import (ACCUMULATION, Store, agrees, decided_at, final_loss, fortunes, fortunes_and_manual, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
                                text, train, work_alone)
-from measured import ROOT, CellError, emulated, ends, need
+from measured import ROOT, CellError, Parser, emulated, ends, need
 
 PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
 TINY = ["--config", "configs/gpt2_tiny.json", "hidden_size=128", "num_attention_heads=4", "train_batch_size=16", "train_micro_batch_size_per_gpu=4", "train_iters=300",
@@ -342,7 +341,7 @@ class Tables:
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = Parser(__doc__)
     options.add_argument("table", choices=("presets", "loss", "loss_3m", "loss_10m", "speed", "rivals", "hook_loss", "paired", "adapt", "ladder", "rates", "rates_8", "sensitivity", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])

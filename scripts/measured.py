@@ -1,4 +1,5 @@
 # What scripts that measure share: cells as JSON lines, programs that print JSON, the emulated cluster, intervals, Markdown tables put into pages.
+import argparse
 import contextlib
 import functools
 import json
@@ -42,6 +43,16 @@ def fail(text, code=1):
     """Ends the script with one message."""
     print(f"error: {os.path.basename(sys.argv[0]).removesuffix('.py')}: {text}", file=sys.stderr)
     sys.exit(code)
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a script's command line: the script's text is the help, and a wrong line ends with 64 as those of the programs do."""
+
+    def __init__(self, text):
+        super().__init__(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message):
+        fail(f"{message}; see {sys.argv[0]} --help", 64)
 
 
 def read_cells(path):

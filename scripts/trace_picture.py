@@ -5,13 +5,13 @@
 Reads RUN_DIR/trace.rank<k>.json (key `trace` of a configuration). Without --from, the picture begins with the second step that the trace
 shows and lasts for one and a half steps.
 """
-import argparse
 import json
 import re
 import sys
 from pathlib import Path
 
 sys.dont_write_bytecode = True
+from measured import Parser
 from sweep_store import StoreError
 from sweep_svg import draw
 
@@ -53,7 +53,7 @@ def numbers(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("run_dir")
     parser.add_argument("--output", required=True)
     parser.add_argument("--from", dest="start", type=float)

@@ -179,13 +179,26 @@ class Long(unittest.TestCase):
 
 
 class Help(unittest.TestCase):
-    def test_every_script_says_what_it_is(self):
-        for name in ("bench_tables.py", "calibrate", "check_configs", "check_copy", "check_long_memory", "check_overlap.py", "check_planner", "compare_commits", "compare_long",
-                     "compare_pytorch.py", "compare_speed", "compression_tables.py", "published_claims", "resolve_stacks", "trace_picture.py"):
+    def test_every_script_says_what_it_is_and_refuses_what_it_does_not_know(self):
+        for name in ("bench_tables.py", "calibrate", "check_configs", "check_copy", "check_headers", "check_long_memory", "check_overlap.py", "check_planner", "compare_commits",
+                     "compare_long", "compare_pytorch.py", "compare_speed", "compression_tables.py", "published_claims", "resolve_stacks", "trace_picture.py"):
             with self.subTest(name):
                 done = subprocess.run([sys.executable, os.path.join(SCRIPTS, name), "--help"], capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertIn(name, done.stdout)
+                done = subprocess.run([sys.executable, os.path.join(SCRIPTS, name), "--nonsense"], capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (64, 1), done.stderr)
+                self.assertTrue(done.stderr.startswith(f"error: {name.removesuffix('.py')}: "), done.stderr)
+
+    def test_compare_commits_needs_the_data_of_the_old_build(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "train").write_text("#!/bin/sh\n", encoding="utf-8")
+            os.chmod(os.path.join(folder, "train"), 0o755)
+            command = [sys.executable, os.path.join(SCRIPTS, "compare_commits"), "--builds", folder, folder]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 66, done.stderr)
+            self.assertIn("tiny_text_document.bin is missing: cmake --build", done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
     def test_calibrate_says_first_that_it_cannot_write(self):
         command = [sys.executable, os.path.join(SCRIPTS, "calibrate"), "--output", "/nowhere/machine.json"]
@@ -200,7 +213,8 @@ class Help(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "trace.rank0.json").write_text('[{"ph": "X", "tid": 1, "ts": 0, "dur": 5, "name": "1"}, {"ph": "M", "name": "thread_name", "tid": 1, "args": {"name": "steps"}}]')
             for words, code, says in ((["resolve_stacks", "/nowhere"], 1, "error: resolve_stacks: /nowhere: No such file or directory"),
-                                      (["trace_picture.py", folder, "--output", "F.svg", "--ranks", "a"], 2, "trace_picture.py: error: argument --ranks: invalid numbers value: 'a'"),
+                                      (["trace_picture.py", folder, "--output", "F.svg", "--ranks", "a"], 64,
+                                       f"error: trace_picture: argument --ranks: invalid numbers value: 'a'; see {os.path.join(SCRIPTS, 'trace_picture.py')} --help"),
                                       (["trace_picture.py", folder, "--output", "F.svg", "--ranks", "3"], 1, f"error: {folder}: no trace.rank*.json of rank 3")):
                 done = subprocess.run([sys.executable, os.path.join(SCRIPTS, words[0]), *words[1:]], capture_output=True, text=True, check=False)
                 self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (code, says))
@@ -225,7 +239,7 @@ class Help(unittest.TestCase):
 
     def test_a_page_needs_cells(self):
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "check_long_memory"), "--page", "nowhere.md"], capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (2, "check_long_memory: error: --page needs --cells"))
+        self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (64, f"error: check_long_memory: --page needs --cells; see {os.path.join(SCRIPTS, 'check_long_memory')} --help"))
 
 
 @unittest.skipUnless(os.access(os.path.join(measured.build_folder(), "report"), os.X_OK), "report is missing: it draws the pictures")

@@ -13,6 +13,7 @@ metrics.jsonl, and what is computed from them:
 import collections
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -39,9 +40,53 @@ def finite(x):
     return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
 
 
+class Steps:
+    """The steps of a run, a row each: as dicts they would take a gigabyte per hundred thousand. A column is named by its path:
+    ("loss",), ("time_ms", "forward"), ("comm", "dp.gradient", "wire_bytes"). None where a step does not have it."""
+
+    def __init__(self):
+        self.places, self.rows = {}, {}
+
+    def __len__(self):
+        return len(self.rows)
+
+    def add(self, entry):
+        found = {}
+        for name, value in entry.items():
+            if name not in ("comm", "time_ms"):
+                found[name,] = value
+            elif isinstance(value, dict):
+                for inner, v in value.items():
+                    if name == "time_ms":
+                        found[name, inner] = v
+                    elif isinstance(v, dict):  # anything else than an object is no site
+                        found.update({(name, inner, key): number for key, number in v.items()})
+        for path in found:
+            self.places.setdefault(path, len(self.places))
+        self.rows[entry["step"]] = tuple(map(found.get, self.places))
+
+    def column(self, path, begin=0):
+        """From the row `begin` on."""
+        place = self.places.get(path, len(self.places))
+        return [row[place] if place < len(row) else None for row in itertools.islice(self.rows.values(), begin, None)]
+
+    def sites(self):
+        """{site: names of its columns}."""
+        found = {}
+        for path in self.places:
+            if path[0] == "comm":
+                found.setdefault(path[1], []).append(path[2])
+        return found
+
+    def sums(self, name, begin=0):
+        """Of a number over the sites."""
+        columns = [self.column(("comm", site, name), begin) for site, names in self.sites().items() if name in names]
+        return [None if all(v is None for v in values) else sum(v for v in values if finite(v)) for values in zip(*columns)]
+
+
 def metrics_of(path):
     """(steps, evaluations) of a metrics.jsonl; broken, half-written and foreign lines are left out, of a step that is there twice the later counts."""
-    steps, evaluations = {}, {}
+    steps, evaluations = Steps(), {}
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             for line in f:
@@ -53,69 +98,64 @@ def metrics_of(path):
                     continue
                 if entry.get("split", "valid") != "valid":
                     continue  # the test text, at the end of a run: not what runs are compared by
-                (evaluations if "eval_loss" in entry else steps)[entry["step"]] = entry
+                if "eval_loss" in entry:
+                    evaluations[entry["step"]] = entry
+                elif "loss" in entry:
+                    steps.add(entry)
     except OSError:
         pass
-    return [steps[s] for s in sorted(steps) if "loss" in steps[s]], [evaluations[s] for s in sorted(evaluations)]
+    steps.rows = dict(sorted(steps.rows.items()))
+    return steps, [evaluations[s] for s in sorted(evaluations)]
 
 
-def tail_loss(steps):
-    losses = [step["loss"] for step in steps[-min(20, (len(steps) + 9) // 10) :] if finite(step["loss"])] if steps else []
+def tail_loss(losses):
+    losses = [loss for loss in losses[-min(20, (len(losses) + 9) // 10) :] if finite(loss)]
     return statistics.fmean(losses) if losses else None
-
-
-def sites_of(step):
-    """The sites of a step; anything else than objects is not one."""
-    comm = step.get("comm")
-    return {k: v for k, v in comm.items() if isinstance(v, dict)} if isinstance(comm, dict) else {}
 
 
 def measured(steps, evaluations):
     """Metric columns of one run; a column is missing where nothing says it."""
     row = {}
-    late = steps[len(steps) // 2 :]
+    half = len(steps) // 2
 
     def put(name, values, how=statistics.median):
         values = [v for v in values if finite(v)]
         if values:
             row[name] = how(values)
 
-    for name in dict.fromkeys(k for step in late for k in step):
-        values = [step.get(name) for step in late]
+    def middle(name):
+        return statistics.fmean if "_bytes" in name else statistics.median
+
+    for path in steps.places:
+        name = ".".join(path)
         if name in LAST:
-            put(name, values, lambda v: v[-1])
+            put(name, steps.column(path, half), lambda v: v[-1])
         elif name == "memory_peak_bytes":
-            put(name, [step.get(name) for step in steps], max)
-        elif name == "time_ms":
-            for part in dict.fromkeys(p for v in values if isinstance(v, dict) for p in v):
-                put(f"time_ms.{part}", [v.get(part) for v in values if isinstance(v, dict)])
-        elif name not in ("comm", "skipped", "non_finite"):
-            put(name, values)
-    if steps:
+            put(name, steps.column(path), max)
+        elif path[0] not in ("comm", "skipped", "non_finite"):
+            put(name, steps.column(path, half))
+    if steps.rows:
         row["updates"] = len(steps)
-        row["skipped"] = sum(1 for step in steps if step.get("skipped"))
-        loss = tail_loss(steps)
+        row["skipped"] = sum(map(bool, steps.column(("skipped",))))
+        loss = tail_loss(steps.column(("loss",)))
         if loss is not None:
             row["train_loss"] = loss
     for name in ("eval_loss", "perplexity", "eval_ms", "eval_tokens", "split"):
         if evaluations and evaluations[-1].get(name) is not None:
             row[name] = evaluations[-1][name]
     put("best_eval_loss", [e.get("eval_loss") for e in evaluations], min)
-    sites = [sites_of(step) for step in late]
-    for site in dict.fromkeys(s for step in sites for s in step):
-        here = [step[site] for step in sites if site in step]
-        for name in dict.fromkeys(k for s in here for k in s):
-            values = [s.get(name) for s in here]
-            if name == "baseline_dtype":
-                row[f"{site}.{name}"] = values[-1]
-            else:
-                put(f"{site}.{name}", values, statistics.fmean if "_bytes" in name else statistics.median)
+    for site, names in steps.sites().items():
+        for name in names:
+            values = steps.column(("comm", site, name), half)
+            if name != "baseline_dtype":
+                put(f"{site}.{name}", values, middle(name))
+            elif said := [v for v in values if v is not None]:
+                row[f"{site}.{name}"] = said[-1]
     for name in SUMMED:
-        sums = [sum(s[name] for s in step.values() if finite(s.get(name))) for step in sites if step]
-        put(name, sums, statistics.fmean if "_bytes" in name else statistics.median)
+        put(name, steps.sums(name, half), middle(name))
     for name in ("wire_bytes_total", "logical_bytes_total"):
-        if steps:
-            row["run_" + name] = sum(s[name] for step in steps for s in sites_of(step).values() if finite(s.get(name)))
+        if steps.rows:
+            row["run_" + name] = sum(v or 0 for v in steps.sums(name))
     if row.get("wire_bytes_total"):
         row["compression_ratio"] = row["logical_bytes_total"] / row["wire_bytes_total"]
     return row
@@ -218,7 +258,7 @@ class Sweep:
         run = self.store.run_dir(point.id)
         status, ended = (read_object(os.path.join(where, "status.json")) or {} for where in (self.store.folder(point.id), run))
         steps, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
-        self.curves[point.id] = sweep_html.curve(steps)  # the steps themselves would take a gigabyte per hundred thousand
+        self.curves[point.id] = sweep_html.curve(steps)
         row = {"id": point.id, "state": status.get("state", "init"), "code": status.get("code"),
                "reason": status.get("reason") or ended.get("message") or "", "attempts": status.get("attempts")}
         row.update({"launcher." + key: point.launcher[key] for key in ("kind", "ranks", "hosts", "rate") if key in point.launcher})

@@ -110,11 +110,11 @@ def smoothed(values, parts=80):
 def curve(steps):
     """A Mark with the smoothed loss for each step that has a finite one."""
     sent, kept = 0, []
-    for step in steps:
-        sites = step.get("comm") if isinstance(step.get("comm"), dict) else {}
-        sent += sum(s["wire_bytes_total"] for s in sites.values() if isinstance(s, dict) and isinstance(s.get("wire_bytes_total"), (int, float)))
-        if isinstance(step.get("loss"), (int, float)) and math.isfinite(step["loss"]) and isinstance(step.get("consumed_tokens"), (int, float)):
-            kept.append((step["step"], step["consumed_tokens"], sent, step["loss"]))
+    bytes_of = steps.sums("wire_bytes_total") or [None] * len(steps)
+    for step, tokens, loss, more in zip(*(steps.column((name,)) for name in ("step", "consumed_tokens", "loss")), bytes_of):
+        sent += more or 0
+        if isinstance(loss, (int, float)) and math.isfinite(loss) and isinstance(tokens, (int, float)):
+            kept.append((step, tokens, sent, loss))
     return [Mark(*mark, loss, loss, loss) for (*mark, _), loss in zip(kept, smoothed([k[3] for k in kept]))]
 
 

@@ -94,6 +94,10 @@ void cuda_failed(cudaError_t error, const char* call, const char* file, int line
     throw_bad_config("not enough GPU memory: " + what + where +
                      "; lower train_micro_batch_size_per_gpu or raise recompute_granularity");
   }
+  if (error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable) {
+    throw Error(ExitCode::kHungPeer, "a fault of this machine's GPU: " + what + where +
+                                         "; start again, and leave this node out where it comes again (nvidia-smi -q)");
+  }
   throw Error(ExitCode::kInternal,
               "CUDA: " + what + where +
                   "; an error may come from an earlier kernel: THINWIRE_CUDA_SYNC=1 names the one that made it");

@@ -7,8 +7,9 @@
 
 namespace thinwire {
 
-// Throws Error: kBadConfig where memory ran out, kHungPeer (start again) where the GPU or NVLink reports an uncorrectable
-// error, else kInternal (a fault of ours; a context that a kernel broke stays broken, so nobody tries again).
+// Throws Error: kBadConfig where memory ran out, kHungPeer (start again) where the GPU or NVLink reports an
+// uncorrectable error, else kInternal (a fault of ours; a context that a kernel broke stays broken, so nobody tries
+// again).
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call, const char* file, int line);
 
 // Behind the launch of kernel `what`: throws what the launch reported. With THINWIRE_CUDA_SYNC=1 in the environment it

@@ -24,10 +24,6 @@ std::function<std::vector<double>(const RunData&)> bytes_so_far(bool all_ranks) 
   };
 }
 
-double per_step(const RunData& run, double whole) {
-  return run.steps.empty() ? kNone : whole / static_cast<double>(run.steps.size());
-}
-
 std::string times(double value, double of_first) {
   return std::isfinite(value) && of_first > 0 ? number("%.3g", value / of_first) + "x" : "–";
 }

@@ -109,8 +109,8 @@ class MetricsReader {
                 .mfu = get(j, "mfu"),
                 .memory_bytes = get(j, "memory_peak_bytes"),
                 .skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>(),
-                .non_finite = get_text(j, "non_finite")};
-    if (const std::string key = get_text(j, "skipped_by"); !key.empty()) p.non_finite = "none: " + key;
+                .non_finite = get_text(j, "non_finite"),
+                .skipped_by = get_text(j, "skipped_by")};
     if (const auto spike = j.find("spike"); spike != j.end() && spike->is_object())
       p.spike_spreads = get(*spike, "spreads"), p.spike_median = get(*spike, "median");
     if (const auto time = j.find("time_ms"); time != j.end() && time->is_object()) {
@@ -151,7 +151,7 @@ class MetricsReader {
     if (comm == j.end() || !comm->is_object()) return sites;
     for (const auto& [name, s] : comm->items()) {
       if (!s.is_object()) continue;
-      SiteTotals site{.site = name, .baseline_dtype = get_text(s, "baseline_dtype"), .steps = 1};
+      SiteTotals site{.site = name, .baseline_dtype = get_text(s, "baseline_dtype")};
       for (const auto& [key, field] : kSums) site.*field = get(s, key, 0.0);
       if (const double e = get(s, "rel_error"); !std::isnan(e)) site.rel_error_square = e * e, site.rel_errors = 1;
       site.last_residual_norm = get(s, "residual_norm");
@@ -172,7 +172,6 @@ class MetricsReader {
     p.wire_bytes_total += s.wire_bytes_total;
     if (known == run_.sites.end()) return run_.sites.push_back(std::move(s));
     for (const auto& [key, field] : kSums) (*known).*field += s.*field;
-    ++known->steps;
     known->rel_error_square += s.rel_error_square;
     known->rel_errors += s.rel_errors;
     if (!std::isnan(s.last_residual_norm)) known->last_residual_norm = s.last_residual_norm;

@@ -52,8 +52,7 @@ std::string tiles(const RunData& run) {
   std::set<std::string_view> why;
   for (const StepPoint& p : run.steps) {
     if (!p.skipped) continue;
-    const bool named = p.non_finite.starts_with("none: ");
-    why.insert(named                         ? "named by iterations_to_skip"
+    why.insert(!p.skipped_by.empty()         ? "named by iterations_to_skip"
                : std::isnan(p.spike_spreads) ? "non-finite gradients"
                                              : "losses that jumped");
   }
@@ -163,8 +162,8 @@ std::string halves(const RunData& run, const std::string& title, const std::stri
   RowChart chart{.title = title, .format = format, .parts = parts};
   for (const SiteTotals& s : run.sites) {
     const auto [first, second] = value(s);
-    const double steps = static_cast<double>(std::max<int64_t>(1, s.steps));
-    chart.rows.push_back({.label = s.site, .values = {std::max(0.0, first) / steps, std::max(0.0, second) / steps}});
+    chart.rows.push_back(
+        {.label = s.site, .values = {per_step(run, std::max(0.0, first)), per_step(run, std::max(0.0, second))}});
   }
   return render(chart, note);
 }
@@ -224,7 +223,7 @@ std::string site_table(const RunData& run) {
   for (const SiteTotals& s : run.sites) {
     const auto rule =
         std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& r) { return r.first == s.site; });
-    const auto ms = [&](double whole) { return ms_text(s.steps > 0 ? whole / static_cast<double>(s.steps) : kNone); };
+    const auto ms = [&](double whole) { return ms_text(per_step(run, whole)); };
     const std::vector<std::string> cells = {
         format_bytes(s.logical_bytes),
         format_bytes(s.wire_bytes),
@@ -273,9 +272,8 @@ std::string prediction_table(const RunData& run) {
   for (const PredictedStep::Site& site : sites) {
     const auto measured =
         std::find_if(run.sites.begin(), run.sites.end(), [&](const SiteTotals& s) { return s.site == site.site; });
-    const bool found = measured != run.sites.end() && measured->steps > 0;
     const auto mean = [&](double SiteTotals::*sum) {
-      return found ? (*measured).*sum / static_cast<double>(measured->steps) : kNone;
+      return measured == run.sites.end() ? kNone : per_step(run, (*measured).*sum);
     };
     const double bytes = mean(&SiteTotals::wire_bytes), exposed = mean(&SiteTotals::exposed_ms);
     rows += row(html_escape(site.site) + ", bytes per step",
@@ -308,7 +306,8 @@ std::string skipped_table(const RunData& run) {
   using Cells = std::vector<std::string>;
   return step_table(run, "Skipped steps", {"step", "first non-finite tensor", "loss scale"}, [](const StepPoint& p) {
     if (!p.skipped || !std::isnan(p.spike_spreads)) return Cells();
-    return Cells{p.non_finite.empty() ? "–" : p.non_finite, number("%g", p.loss_scale)};
+    const std::string first = p.skipped_by.empty() ? p.non_finite : "none: " + p.skipped_by;
+    return Cells{first.empty() ? "–" : first, number("%g", p.loss_scale)};
   });
 }
 

@@ -31,7 +31,7 @@ struct StepPoint {
   double wire_bytes = 0, logical_bytes = 0;  // summed over sites
   double wire_bytes_total = 0;               // and over ranks; 0: the line does not say
   bool skipped = false;
-  std::string non_finite;
+  std::string non_finite, skipped_by;  // the first tensor that is not finite; the key that names the step
   double spike_spreads = kNone, spike_median = kNone;  // of a loss that jumped
   std::vector<double> time_ms;                         // by RunData::time_names
   std::vector<SiteStep> sites;                         // by RunData::sites
@@ -52,7 +52,7 @@ struct SiteTotals {
   double last_residual_norm = kNone;
   double rel_error() const;  // root of the mean square over the steps that measured it; NaN: none did
   double rel_error_square = 0;
-  int64_t rel_errors = 0, steps = 0;
+  int64_t rel_errors = 0;
 };
 
 // prediction.json: what the planner said of a step before the run. NaN where it does not say.

@@ -43,6 +43,10 @@ std::vector<double> column(const RunData& run, const Field& field) {
   return out;
 }
 
+double per_step(const RunData& run, double whole) {
+  return run.steps.empty() ? kNone : whole / static_cast<double>(run.steps.size());
+}
+
 Figures figures_of(const RunData& run) {
   Figures f;
   if (!run.steps.empty()) {

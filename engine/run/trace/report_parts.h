@@ -35,6 +35,8 @@ struct Figures {
   double wire_total = 0;         // all ranks, whole run; 0: not known
 };
 Figures figures_of(const RunData& run);
+// A sum over the run as a mean of its steps, also those in which a site paused. NaN where there are none.
+double per_step(const RunData& run, double whole);
 
 std::vector<double> column(const RunData& run, const Field& field);
 inline double step_of(const StepPoint& p) {

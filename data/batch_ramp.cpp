@@ -16,6 +16,16 @@ bool has_ramp(const DataConfig& c) {
   return c.ramp_samples > 0 && c.ramp_start != c.global_batch;
 }
 
+// Steps from `consumed` on, one at least, that surely lie within one stage of the ramp: ramps may be long.
+int64_t steps_of_the_stage(const DataConfig& c, int64_t consumed) {
+  const double stage =
+      static_cast<double>(c.ramp_samples) / static_cast<double>((c.global_batch - c.ramp_start) / c.ramp_increment);
+  const double end = (std::floor(static_cast<double>(consumed) / stage) + 1.0) * stage;
+  const double within = (std::min(end, static_cast<double>(c.ramp_samples)) - static_cast<double>(consumed)) /
+                        static_cast<double>(global_batch_at(c, consumed));
+  return std::max<int64_t>(1, static_cast<int64_t>(within) - 1);
+}
+
 }  // namespace
 
 void check_batch_ramp(const DataConfig& c) {
@@ -48,8 +58,10 @@ int64_t samples_after(const DataConfig& c, int64_t iterations) {
   TW_CHECK(iterations >= 0, "iterations ", iterations);
   int64_t consumed = c.done_samples;
   iterations = std::max<int64_t>(0, iterations - c.done_iters);
-  if (has_ramp(c))
-    for (; iterations > 0 && consumed <= c.ramp_samples; --iterations) consumed += global_batch_at(c, consumed);
+  while (has_ramp(c) && iterations > 0 && consumed <= c.ramp_samples) {
+    const int64_t steps = std::min(iterations, steps_of_the_stage(c, consumed));
+    iterations -= steps, consumed += steps * global_batch_at(c, consumed);
+  }
   if (iterations > (std::numeric_limits<int64_t>::max() - consumed) / c.global_batch)
     throw_bad_config("train_iters: " + std::to_string(iterations) + " steps of " + std::to_string(c.global_batch) +
                      " samples are too many to count");
@@ -58,18 +70,9 @@ int64_t samples_after(const DataConfig& c, int64_t iterations) {
 
 int64_t iterations_of(const DataConfig& c, int64_t samples) {
   int64_t iterations = c.done_iters, consumed = c.done_samples;
-  if (has_ramp(c)) {
-    const double stage =
-        static_cast<double>(c.ramp_samples) / static_cast<double>((c.global_batch - c.ramp_start) / c.ramp_increment);
-    while (consumed <= c.ramp_samples) {
-      // The steps that surely lie within this stage of the ramp, at once: ramps may be long.
-      const int64_t batch = global_batch_at(c, consumed);
-      const double end = (std::floor(static_cast<double>(consumed) / stage) + 1.0) * stage;
-      const double within = (std::min(end, static_cast<double>(c.ramp_samples)) - static_cast<double>(consumed)) /
-                            static_cast<double>(batch);
-      const int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(within) - 1);
-      iterations += steps, consumed += steps * batch;
-    }
+  while (has_ramp(c) && consumed <= c.ramp_samples) {
+    const int64_t steps = steps_of_the_stage(c, consumed);
+    iterations += steps, consumed += steps * global_batch_at(c, consumed);
   }
   return iterations + std::max<int64_t>(0, samples - consumed) / c.global_batch;
 }

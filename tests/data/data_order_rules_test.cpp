@@ -183,6 +183,10 @@ TEST(BatchRamp, NoRampIsConstant) {
   EXPECT_EQ(global_batch_at(flat, 0), 48);
 }
 
+TEST(BatchRamp, ALongOneIsNotWalkedStepByStep) {
+  EXPECT_EQ(samples_after(ramp_config(1, 1, int64_t{1} << 50, 1001), int64_t{1} << 40), int64_t{1} << 40);
+}
+
 TEST(BatchRamp, CountsOnBehindOtherBatches) {
   DataConfig c = ramp_config(0, 0, 0, 48);
   c.done_iters = 10, c.done_samples = 160;

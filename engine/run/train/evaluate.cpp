@@ -71,6 +71,7 @@ std::optional<Evaluation> evaluate(Replica& r, const SampleStream& stream, Split
   StopVotes votes(control, wishes_to_stop);
   double counted = 0.0;
   PositionLosses positions;
+  double sums[kSumCount];
   std::vector<float> losses(static_cast<size_t>(r.reports_loss() ? r.shape().tokens() : 0));
   run_beside_steps(r, [&] {
     Ticket leaving;
@@ -91,14 +92,13 @@ std::optional<Evaluation> evaluate(Replica& r, const SampleStream& stream, Split
     r.ports().control.sum(r.buffers().positions, r.stream()).wait(r.stream());
     r.read(r.buffers().positions, positions.sums.data());
     take_counters(r, result.traffic);
+    if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
+    r.write(r.buffers().sums.element_range(kSumNorm, 1), &counted, sizeof counted);  // a place that is not used here
+    r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
+    r.read(r.buffers().sums, sums);
   });
   if (left) return std::nullopt;
   TW_CHECK(batches > 0, "evaluation without a batch");
-  if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
-  r.write(r.buffers().sums.element_range(kSumNorm, 1), &counted, sizeof counted);  // a place that is not used here
-  r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
-  double sums[kSumCount];
-  r.read(r.buffers().sums, sums);
   add_findings(r, result.traffic);
   r.exec().state->check_faults(r.stream());
   result.traffic.read_totals(sums);

@@ -197,6 +197,15 @@ class NonFinite(RunCase):
             self.assertEqual(scales[i + 1], expected, f"after step {i + 1}")
         state = read_checkpoint(checkpoints_in(self.run_dir(config) / "checkpoints")[-1])
         skipped = sum(s["skipped"] for s in steps)
+        # The scaler is part of the optimizer's state, as in Megatron.
+        firsts = {}
+        for without in (False, True):
+            again = self.config(f"again{without}", precision="fp16", fp16={"initial_scale_power": 32, "hysteresis": 1, "loss_scale_window": 50},
+                                train_iters=31, save_interval=0, load=str(self.run_dir(config)), no_load_optim=without)
+            self.train(again, expect=0)
+            firsts[without] = float(self.steps(again)[0]["loss_scale"])
+        self.assertIn(firsts[False], [scales[-1] / 2, scales[-1], scales[-1] * 2])
+        self.assertEqual(firsts[True], 2.0**32)
         self.assertEqual(state["integers"]["progress/skipped"], skipped)
         self.assertEqual(state["integers"]["progress/updates"], 30 - skipped)
 

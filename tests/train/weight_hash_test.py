@@ -38,7 +38,7 @@ TIMED = {
 
 
 def traffic(run_dir):
-    """Bytes of every site, step by step; without control, which the sum of an evaluation's losses belongs to."""
+    """Bytes of every site, step by step; without control, by which hashes are compared."""
     return [{site: (s["logical_bytes"], s["wire_bytes"], s["wire_bytes_total"]) for site, s in m["comm"].items() if site != "control"}
             for m in read_metrics(run_dir) if "loss" in m]
 
@@ -73,6 +73,8 @@ class WeightHash(RunCase):
                 self.assertTrue(any("eval_loss" in m and m["step"] == 2 for m in lines))
                 self.assertEqual(facts(plain)[0], facts(self.run_dir(evaluated))[0])
                 self.assertEqual(traffic(plain), traffic(self.run_dir(evaluated)))
+                control = [[m["comm"]["control"]["wire_bytes"] for m in read_metrics(d) if "loss" in m][1:] for d in (plain, self.run_dir(evaluated))]
+                self.assertEqual(*control)  # behind the first step, which has the start
                 if name == "one_sender":  # coded where training codes, and nowhere else
                     trained, own = [next(m["comm"]["pp.forward"] for m in lines if kind in m) for kind in ("loss", "eval_loss")]
                     self.assertLess(own["wire_bytes_total"], own["logical_bytes_total"])

@@ -179,7 +179,8 @@ KeyTopic run_keys() {
           "Take only the weights from load, which must be of this model: step, data position and optimizer start "
           "anew."),
       key("no_load_optim", kBoolKey, "false",
-          "Do not take the optimizer's state from load: moments and schedules begin anew, steps and samples count on."),
+          "Do not take the optimizer's state from load: moments, loss scale and schedules begin anew, steps and "
+          "samples count on."),
       key("save_interval", kIntKey, "0",
           "Steps between checkpoints; 0: by save_interval_minutes and extra_save_iters alone. There is always one at "
           "the end and on signals.",

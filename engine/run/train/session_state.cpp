@@ -69,7 +69,9 @@ bool RunSession::go_on_from(const VerifiedCheckpoint& found, const RunState& sta
     if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
     replica_loaded = take_compression_state(found, state.replica, options);
   } else {
-    options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/", "coding/", "replica/", "revision/", "spike/"};
+    // The scaler is the optimizer's, as in NeoX and Megatron.
+    options.unwanted_prefixes = {"adam_m/", "adam_v/",  "sgd_momentum/", "loss_scaler/",
+                                 "coding/", "replica/", "revision/",     "spike/"};
   }
   const nlohmann::json none, config = found.manifest.info.value("config", none);
   const std::string now = config_.values.at("precision"),

@@ -46,7 +46,7 @@ class TrainingSteps:
     def apart(a, b):
         """The largest difference over its tolerance: lambda u sqrt(K S) sqrt(2) step, as in the mesh law (gpt2_tiny: K 256, S 31)."""
         unit = 6.0 * 2.0**-24 * math.sqrt(256 * 31) * math.sqrt(2.0)
-        if sorted(a) != sorted(b) or not a:
+        if sorted(a) != sorted(b) or not a or None in (*a.values(), *b.values()):  # None: not finite
             return float("inf")
         return max(abs(a[s] - b[s]) / abs(b[s]) / (unit * s) for s in a)
 

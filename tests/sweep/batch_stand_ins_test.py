@@ -340,13 +340,13 @@ class Kinds(StandInCase):
     nodes = 4
 
     def test_resource_sets(self):
-        self.submit("lsf/many_nodes_jsrun.sh", "-P", "abc")
+        self.submit("lsf/many_nodes_jsrun.sh", "-P", "abc", env={"THINWIRE_GPUS_PER_NODE": "6"})
         self.queue.drain()
         self.assertIn("starting: jsrun -n 4 -r 1 -a 6 -c 42 -g 6 -b packed:7 -d packed -l gpu-cpu ", self.queue.all_output())
         self.assertEqual(self.status()["state"], "finished")
 
     def test_resource_sets_without_gpus(self):
-        self.submit("lsf/many_nodes_jsrun.sh", "-P", "abc", env={"THINWIRE_GPUS_PER_NODE": "0", "THINWIRE_CORES_PER_NODE": "40", "THINWIRE_RANKS_PER_NODE": "8"})
+        self.submit("lsf/many_nodes_jsrun.sh", "-P", "abc", env={"THINWIRE_CORES_PER_NODE": "40", "THINWIRE_RANKS_PER_NODE": "8"})
         self.queue.drain()
         self.assertIn("starting: jsrun -n 32 -r 8 -a 1 -c 5 -g 0 -b packed:5 -d packed -l cpu-cpu ", self.queue.all_output())
         self.assertNotIn("device=cuda", self.queue.all_output())

@@ -92,6 +92,12 @@ class Rows(Folder):
         self.assertEqual({k: float(row[k]) for k in numbers}, {k: float(v) for k, v in numbers.items()})
         self.assertNotIn("mfu", row)  # never a number in this run
 
+    def test_a_site_that_pauses_has_its_pauses_in_the_mean(self):
+        lines = [update(i, 5, 10, comm={"control": site(1, 0.5), **({"embedding": site(90, 1.0)} if i % 2 else {})}) for i in range(8)]
+        self.point("001-a", {"compression.preset": "none"}, lines)
+        row = self.collect()["001-a"]
+        self.assertEqual([float(row[k]) for k in ("embedding.wire_bytes", "control.wire_bytes", "wire_bytes")], [45, 1, 46])
+
     def test_numbers_are_those_of_a_slow_independent_reading(self):
         rng = random.Random(5)
         for n in (1, 2, 3, 7, 20, 41):

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -38,12 +36,6 @@ int64_t stamp_of(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return 0;
   return static_cast<int64_t>(info.st_mtim.tv_sec) * 1000000000 + info.st_mtim.tv_nsec;
-}
-
-// The content of a small file, empty if it cannot be read.
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);  // read_file would bear with a file system in trouble: nobody has time for that here
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // A watchdog that cannot write still has to end the job.
@@ -304,12 +296,12 @@ void Watchdog::read_files(Answers& answers) {
   for (int rank = 0; rank < size; ++rank)
     if (answers.reports[static_cast<size_t>(rank)].state == WaitReport::State::kAbsent) missing.push_back(rank);
   if (!with_files(options_.answer_seconds / 2.0, [found, missing, folder = folder_, me, known = answers.verdict] {
-        found->verdict = content_of(folder + "/verdict");
+        found->verdict = read_file_now(folder + "/verdict");
         // What is new has not been answered yet: nobody needs to open the file of every rank.
         if (!found->verdict.empty() && found->verdict != known) return;
         // Ascending: one answer from below is enough.
         for (size_t i = 0; i < missing.size() && (found->reports.empty() || found->reports.back().first > me); ++i)
-          if (WaitReport r = parse_report(content_of(report_path(folder, missing[i]))); r.answers == found->verdict)
+          if (WaitReport r = parse_report(read_file_now(report_path(folder, missing[i]))); r.answers == found->verdict)
             found->reports.emplace_back(missing[i], to_text(r));
       }))
     return;

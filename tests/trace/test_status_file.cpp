@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/run/trace/status_file.h"
@@ -170,6 +171,14 @@ TEST(StatusFile, UnwritableIsAWarningOnly) {
   StatusFile file(scratch / "absent/status.json", 1);
   EXPECT_NO_THROW(file.running(1));
   EXPECT_NO_THROW(file.ended(ExitCode::kFinished, 1));
+  // What cannot be read either, as a file of a network file system at times.
+  const std::string folder = scratch / "folder";
+  std::filesystem::create_directory(folder);
+  StatusFile unreadable(folder, 1, std::chrono::milliseconds(0));
+  EXPECT_NO_THROW(unreadable.running(1));
+  std::filesystem::remove(folder);
+  EXPECT_NO_THROW(unreadable.running(1));
+  EXPECT_EQ(read_status(folder).step, 1);
 }
 
 TEST(StatusFile, BrokenFilesAreRefused) {

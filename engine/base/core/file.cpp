@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "engine/base/core/error.h"
@@ -154,6 +156,12 @@ std::string read_file(const std::string& path, size_t limit) {
     content.append(chunk);
   });
   return content;
+}
+
+std::string read_file_now(const std::string& path) {
+  std::ostringstream content;  // iterators over the stream would throw
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return content ? content.str() : "";
 }
 
 void read_lines(const std::string& path, const std::function<void(std::string_view line, bool ended)>& visit) {

@@ -47,6 +47,8 @@ bool write_all(const Descriptor& file, std::span<const std::byte> bytes);
 
 // Reads a whole file. Throws Error(kBadData) if it is larger than `limit` bytes, too.
 std::string read_file(const std::string& path, size_t limit = SIZE_MAX);
+// The same for whoever has no time to bear with a file system in trouble: empty where the file cannot be read just now.
+std::string read_file_now(const std::string& path);
 // Calls visit(line, ended) for every line of a file, one in memory at a time; ended: a newline, which is no part of it,
 // stood behind it.
 void read_lines(const std::string& path, const std::function<void(std::string_view line, bool ended)>& visit);

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/core/file.h"
@@ -48,12 +46,6 @@ void visit_fields(Status& s, const Visit& visit) {
   visit("stragglers", s.stragglers);
   visit("planned_memory", s.planned_memory);
   visit("oom_kills", s.oom_kills);
-}
-
-// Empty where there is none.
-std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::string to_json(const RunStatus& s) {
@@ -126,7 +118,6 @@ RunStatus read_status(const std::string& path) {
 
 StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milliseconds min_interval)
     : path_(std::move(path)), min_interval_(min_interval) {
-  known_ = content_of(path_);
   status_.host = this_host();
   status_.pid = ::getpid();
   status_.started = utc_now();
@@ -137,15 +128,16 @@ StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milli
     if (const int64_t count = memory_kills_in(file); count >= 0) status_.oom_kills[file] = count;
   try {
     last_ = read_status(path_);
-    const std::optional<double> then = unix_seconds(last_->first_started);
-    if (!then) return;
-    status_.first_started = last_->first_started;
-    // With fractions of a second, which the text lacks: else a job could begin before the one before it ended.
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    before_ = std::max(0.0, std::chrono::duration<double>(now).count() - *then);
+    if (const std::optional<double> then = unix_seconds(last_->first_started)) {
+      status_.first_started = last_->first_started;
+      // With fractions of a second, which the text lacks: else a job could begin before the one before it ended.
+      const auto now = std::chrono::system_clock::now().time_since_epoch();
+      before_ = std::max(0.0, std::chrono::duration<double>(now).count() - *then);
+    }
   } catch (const Error&) {
     // The run's first job, or a file that was damaged: time counts from now.
   }
+  known_ = read_file_now(path_);  // behind read_status(), which waits for errors to pass
 }
 
 double StatusFile::wall_seconds() const {
@@ -203,7 +195,7 @@ bool StatusFile::failed_just_now() const {
 
 // Whether another rank has written the end meanwhile: what goes on must not take its place.
 bool StatusFile::others_ended() const {
-  const std::string now = content_of(path_);
+  const std::string now = read_file_now(path_);
   return !now.empty() && now != known_;
 }
 

@@ -75,6 +75,16 @@ class Signals(RunCase):
                     steps = [[line["step"] for line in facts(self.run_dir(c))[1]] for c in (alone, config)]
                     self.assertEqual(*steps)
 
+    def test_an_evaluation_due_behind_the_last_step_stays_the_same_one(self):
+        keys = dict(COMMON, eval_interval=6)
+        alone, config = self.config("alone", **keys), self.config("stopped", **keys)
+        self.train(alone, expect=0)
+        life = self.start(config, faults=[{"at": "step.end", "step": 12, "do": "delay:0.4"}])
+        self.assertTrue(life.wait_for("delay at step.end, step 12"))
+        life.send(signal.SIGTERM)
+        self.assertEqual(self.assert_preempted(life.finish(), config, "SIGTERM"), 12)
+        self.finish_and_compare(alone, config)
+
     def test_a_failed_save_gets_a_second_chance(self):
         alone = self.undisturbed()
         config = self.config("retried", async_save=False, **COMMON)

@@ -229,7 +229,8 @@ class Refusals(RunCase):
             done = self.train(old, "num_layers=3", f"load={self.run_dir(alone)}", "finetune=true", expect=78)
             self.assertIn("another run_dir", done.err, "load and finetune in this one would end here again")
         with self.subTest("load of nothing"):
-            self.expect(self.train(self.config("none", load=str(self.here / "nowhere"))), 65)
+            done = self.train(self.config("none", load=str(self.here / "nowhere")), expect=65)
+            self.assertIn(f"load: {self.here / 'nowhere'}: no such directory", done.errors()[0])
 
     def test_init_from_hf(self):
         old = self.config("old", train_iters=6, make_vocab_size_divisible_by=1, bias_gelu_fusion=True, max_position_embeddings=32)

@@ -115,7 +115,14 @@ std::pair<int64_t, int64_t> RunSession::find_checkpoint() {
   const RunConfig& run = config_.run;
   found_ = store_->newest();
   resumes_ = found_.has_value();
-  if (!found_ && !run.load.empty()) found_ = find_newest_valid(run.load, job_.control());
+  if (!found_ && !run.load.empty()) {
+    try {
+      found_ = find_newest_valid(run.load, job_.control());
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::kBadData) throw;
+      throw AgreedError(e.code(), std::string("load: ") + e.what());  // which of all paths it was
+    }
+  }
   if (!found_ || (!resumes_ && run.finetune)) return {0, 0};
   const auto count = [&](const char* name) {
     const auto there = found_->manifest.integers.find(name);

@@ -22,6 +22,16 @@ class Revisions(RunCase):
         self.assert_same_state(checkpoints_in(a / "checkpoints")[-1], checkpoints_in(b / "checkpoints")[-1], tensors_only=True)
         self.assertEqual((a / "revisions.jsonl").read_bytes(), (b / "revisions.jsonl").read_bytes())
 
+    def test_a_file_that_cannot_be_written_ends_no_run(self):
+        config = self.config("blocked", compression={"adapt": True})
+        blocked = self.run_dir(config) / "revisions.jsonl"
+        blocked.mkdir(parents=True)
+        done = self.train(config, expect=0)
+        self.assertEqual(done.err.count("written anew behind each step"), 1, str(done))
+        blocked.rmdir()
+        self.train(config, "train_iters=12", expect=0)
+        self.assertEqual([list(line) for line in self.revisions(config)], [["run"]])
+
     def test_trials_go_on_and_are_replayed(self):
         # Killed twice in the middle of trials: on the way the run codes in three ways, by its own times.
         adapt = {**MODEL, "compression": {"preset": "thinwire", "adapt": True}}

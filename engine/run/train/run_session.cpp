@@ -386,7 +386,13 @@ void RunSession::record_revisions(const PlanRevisions& revisions, int64_t update
   const std::string path = revisions_path(config_.run.run_dir);
   std::error_code none;
   if (std::filesystem::equivalent(path, config_.run.compression.revisions, none)) return;
-  write_file_atomic(path, revisions.text(updates));
+  try {
+    write_file_atomic(path, revisions.text(updates));
+  } catch (const Error& e) {  // as for metrics, a disk that is full for a while ends nothing: checkpoints hold it, too
+    recorded_revisions_ = false;
+    if (!std::exchange(warned_of_revisions_, true))
+      log_warning(std::string("warning: ") + e.what() + "; written anew behind each step until it can be");
+  }
 }
 
 void RunSession::report_spike(const StepOutcome& outcome) {

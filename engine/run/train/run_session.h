@@ -136,7 +136,8 @@ class RunSession {
   nlohmann::json costs_;             // what measured_costs() will find; null: nothing was measured
   std::string begun_;                // revisions that begin with the next update
   bool recorded_revisions_ = false;  // revisions.jsonl is this job's
-  Device* device_ = nullptr;         // the replica's, from start() on
+  bool warned_of_revisions_ = false;
+  Device* device_ = nullptr;  // the replica's, from start() on
   int64_t step_ = 0;
   bool owes_evaluation_ = false;
   int64_t last_saved_step_ = -1;

@@ -13,7 +13,7 @@ namespace thinwire {
 //
 // With w warm-up and D decay steps, and t the number of steps finished before this one:
 //   warm-up       t <= w, Megatron: init + (lr - init) * t / w
-//                 t <= w, NeoX:     lr * max(1, t) / w, so that steps 1 and 2 both use lr / w
+//                 t <= w, NeoX:     lr * max(1, t) / w, so that steps 1 and 2 both use lr / w; by samples step 1 alone
 //   constant      lr, also after D
 //   after D       min_lr for t > D, in all schedules below
 //   inverse-sqrt  max(min_lr, lr * sqrt(max(w, 1) / max(t, 1)))

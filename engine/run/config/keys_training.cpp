@@ -51,8 +51,8 @@ KeyTopic optimizer_keys() {
       key("lr_warmup_init", kRealKey, "0.0",
           "Learning rate from which the warm-up starts under lr_warmup_convention megatron.", {.bounds = {0, 1000}}),
       key("lr_warmup_convention", kStringKey, "\"neox\"",
-          "First learning rate: neox lr / warm-up (twice), megatron lr_warmup_init. Linear decay: neox towards 0, cut "
-          "off at min_lr; megatron towards min_lr.",
+          "First learning rate: neox lr / warm-up (twice where steps are counted), megatron lr_warmup_init. Linear "
+          "decay: neox towards 0, cut off at min_lr; megatron towards min_lr.",
           {.allowed = {"neox", "megatron"}}),
       key("lr_schedule_unit", kStringKey, "\"steps\"",
           "What lr_decay_iters, lr_warmup_iters and lr_wsd_decay_iters count. samples: the rate follows the samples of "

@@ -309,6 +309,15 @@ std::vector<View> ParamStore::counted_gradients() const {
   return views;
 }
 
+std::vector<View> ParamStore::copied_gradients() const {
+  std::vector<View> views;
+  if (tensor_rank_ == 0) return views;
+  for_each_owned([&](const ParamSpec& p, size_t i, int64_t at, int64_t, int64_t count) {
+    if (owned_[i].gradient && p.tp_axis == TpAxis::kNone) views.push_back(owned_[i].gradient.element_range(at, count));
+  });
+  return views;
+}
+
 void ParamStore::initialize(Exec& exec, uint64_t seed) {
   for_each_owned([&](const ParamSpec& p, size_t i, int64_t at, int64_t local, int64_t count) {
     if (p.init == InitKind::kZero) return;  // arenas hand out zeroed memory

@@ -73,6 +73,9 @@ class ParamStore {
   const std::vector<OwnedPiece>& owned() const { return owned_; }
   // Owned gradients that count in norms: over all ranks, every element of the model exactly once.
   std::vector<View> counted_gradients() const;
+  // Owned gradients of tensors that are whole on every tensor rank, on all of these but the first: in no norm, and
+  // looked at for NaN and Inf.
+  std::vector<View> copied_gradients() const;
   // Write-first gradients are those of matrices that get one product a pass, in memory that the optimizer reads (not in
   // buffers that are reduced into shards): a step's first product writes them instead of adding, which saves zeroing
   // and reading them. Returns the number to ask writes_first() with, or -1: products always add.

@@ -77,6 +77,13 @@ TEST(Reduce, SquaresOfBf16AreThoseOfTheSameNumbersInFp32) {
   CpuExec exec;
   sum_squares_op(*exec, {bad, sum});
   EXPECT_FALSE(std::isfinite(sum.at(0)));
+  // Factor 0 adds nothing but what is not finite.
+  Tensor total = constant_tensor(DType::f64, {1}, 7.0), large = constant_tensor(DType::f32, {5000}, 3e38);
+  sum_squares_op(*exec, {large, total, 0.0});
+  EXPECT_EQ(total.at(0), 7.0);
+  large.set(4999, INFINITY);
+  sum_squares_op(*exec, {large, total, 0.0});
+  EXPECT_FALSE(std::isfinite(total.at(0)));
 }
 
 TEST(Reduce, SameBitsForAnyNumberOfThreads) {

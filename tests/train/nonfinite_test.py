@@ -70,6 +70,16 @@ class NonFinite(RunCase):
                     # Updates are what the schedule counts: the rate of step 4 is what step 3 had in the clean run.
                     self.assertEqual(self.steps(clean)[2]["lr"], steps[3]["lr"])
 
+    def test_copies_of_tensor_ranks_are_seen(self):
+        # The first tensor of the last rank is a norm, which counts in no norm of gradients but the first tensor rank's.
+        config = self.config("copies", **EVERY_STEP, model_parallel_size=2, pipe_parallel_size=2)
+        for value in ("nan", "inf"):
+            with self.subTest(value):
+                self.train(config, f"run_dir={self.here / value}", faults=[{"at": "grad", "step": 3, "rank": 3, "do": value}], ranks=4, expect=0)
+                steps = [line for line in read_metrics(self.here / value) if "loss" in line]
+                self.assertEqual([s["step"] for s in steps if s["skipped"]], [3])
+                self.assertIn("norm", steps[2]["non_finite"])
+
     def coded(self, name, rules, keys, **more):
         return self.config(name, **{**EVERY_STEP, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, **keys,
                                     "compression": {**rules, "adapt": False}, "precision": "fp16", **more})

@@ -256,10 +256,11 @@ struct VocabLoss {
 struct WeightedSum {
   View a, b, out;
 };
-// out[0] += sum of squares in double over fixed blocks of 4096. x: [n] fp32 or bf16; out: [1] fp64. NaN and Inf show in
-// the result.
+// out[0] += factor * sum of squares in double over fixed blocks of 4096. x: [n] fp32 or bf16; out: [1] fp64. NaN and
+// Inf show in the result, with factor 0, too.
 struct SumSquares {
   View x, out;
+  double factor = 1.0;
 };
 // dbias[c] += sum_n dy[n,c]. dy: [N,c] T; dbias: [c] fp32.
 struct BiasGradient {

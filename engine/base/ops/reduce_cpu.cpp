@@ -41,12 +41,13 @@ void weighted_sum_cpu(Exec& exec, const WeightedSum& op) {
 
 void sum_squares_cpu(Exec& exec, const SumSquares& op) {
   const auto dot = TW_PICK_KERNELS(reduce_kernels).dot;
-  op.out.as<double>()[0] += blockwise(exec.threads, op.x.count(), [&](int64_t at, int64_t count) {
+  const double sum = blockwise(exec.threads, op.x.count(), [&](int64_t at, int64_t count) {
     if (op.x.dtype == DType::f32) return dot(op.x.as<float>() + at, op.x.as<float>() + at, count);
     float wide[kReduceBlock];
     for (int64_t i = 0; i < count; ++i) wide[i] = to_float(op.x.as<Bf16>()[at + i]);
     return dot(wide, wide, count);
   });
+  op.out.as<double>()[0] += op.factor * sum;
 }
 
 }  // namespace thinwire

@@ -47,34 +47,35 @@ TW_KERNEL void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-TW_KERNEL void __launch_bounds__(kMostBlocks) add_sums_kernel(const double* partials, double* out, int count) {
+TW_KERNEL void __launch_bounds__(kMostBlocks)
+    add_sums_kernel(const double* partials, double* out, int count, double factor) {
   TW_SHARED_ARRAY(double, slots, kMostWarps);
   const int i = static_cast<int>(threadIdx.x);
   const double sum = block_sum(i < count ? partials[i] : 0.0, slots);
-  if (i == 0) out[0] += sum;
+  if (i == 0) out[0] += factor * sum;
 }
 
 template <bool kSquares, typename T>
-void queue_sum(Exec& exec, const T* a, const T* b, double* out, int64_t n) {
+void queue_sum(Exec& exec, const T* a, const T* b, double* out, int64_t n, double factor) {
   CudaQueue queue(exec);
   const int64_t blocks = std::min<int64_t>(kMostBlocks, ceil_div(n, kPiece));
   auto* partials = reinterpret_cast<double*>(queue.scratch(kMostBlocks * sizeof(double)));
   queue.launch("sum", sum_kernel<kSquares, T>, {blocks}, kThreads, 0, a, b, partials, n, aligned16(a, b));
   queue.launch("add_sums", add_sums_kernel, {1}, static_cast<int>(ceil_div(blocks, kWarp) * kWarp), 0, partials, out,
-               blocks);
+               blocks, factor);
 }
 
 }  // namespace
 
 void weighted_sum_cuda(Exec& exec, const WeightedSum& op) {
-  queue_sum<false>(exec, op.a.as<float>(), op.b.as<float>(), op.out.as<double>(), op.a.count());
+  queue_sum<false>(exec, op.a.as<float>(), op.b.as<float>(), op.out.as<double>(), op.a.count(), 1.0);
 }
 
 void sum_squares_cuda(Exec& exec, const SumSquares& op) {
   if (op.x.dtype == DType::bf16)
-    queue_sum<true, Bf16>(exec, op.x.as<Bf16>(), nullptr, op.out.as<double>(), op.x.count());
+    queue_sum<true, Bf16>(exec, op.x.as<Bf16>(), nullptr, op.out.as<double>(), op.x.count(), op.factor);
   else
-    queue_sum<true, float>(exec, op.x.as<float>(), nullptr, op.out.as<double>(), op.x.count());
+    queue_sum<true, float>(exec, op.x.as<float>(), nullptr, op.out.as<double>(), op.x.count(), op.factor);
 }
 
 }  // namespace thinwire

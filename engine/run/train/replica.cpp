@@ -129,7 +129,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
                                               scratch_, *events, config.seed, arena_));
   }
   if (TokenStore* tokens = scratch_.store.get(); tokens != nullptr && tokens->spills()) begin_offload(*tokens);
-  if (training) counted_ = store_.counted_gradients();
+  if (training) counted_ = store_.counted_gradients(), copied_ = store_.copied_gradients();
   take_micro_buffers(slots);
   buffers_.sums = arena_.take(MemoryCategory::kWorkspace, DType::f64, {kSumCount});
   buffers_.token_losses = arena_.take(MemoryCategory::kData, DType::f32, {layout_.shard.last ? shape_.tokens() : 0});

@@ -83,6 +83,7 @@ class Replica {
   bool reports_loss() const { return layout_.shard.last && layout_.at.tensor == 0; }
   // Gradients of this rank that count in the global norm: every element of the model is one rank's.
   const std::vector<View>& counted_gradients() const { return counted_; }
+  const std::vector<View>& copied_gradients() const { return copied_; }
   // Order in which a step (or an evaluation of one micro-batch) uses units on this rank.
   std::vector<UnitUse> uses_of(const Plan& plan) const;
   std::vector<UnitUse> evaluation_uses() const;
@@ -135,7 +136,7 @@ class Replica {
   std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<std::vector<MicroBuffers>> micro_;  // per chunk and slot
   StepBuffers buffers_;
-  std::vector<View> counted_;
+  std::vector<View> counted_, copied_;
   NoUnitEvents nothing_;
 };
 

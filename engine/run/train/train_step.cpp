@@ -252,6 +252,9 @@ void TrainStep::control(StepOutcome& outcome) {
   graphs_.run(StepGraphs::kNorms, 0, 0, true, [&] {
     for (const View& gradient : r.counted_gradients())
       r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});
+    // Adds nothing but what is not finite: a step is skipped for any rank's.
+    for (const View& gradient : r.copied_gradients())
+      r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1), 0.0});
   });
   take_counters(r, outcome);  // nothing is under way here, so they are complete
   r.ports().control.sum(sums, r.stream()).wait(r.stream());

@@ -74,7 +74,8 @@ class WeightHash(RunCase):
                 self.assertEqual(facts(plain)[0], facts(self.run_dir(evaluated))[0])
                 self.assertEqual(traffic(plain), traffic(self.run_dir(evaluated)))
                 control = [[m["comm"]["control"]["wire_bytes"] for m in read_metrics(d) if "loss" in m][1:] for d in (plain, self.run_dir(evaluated))]
-                self.assertEqual(*control)  # behind the first step, which has the start
+                if name != "tied_light":  # what trials have measured is longer or shorter text
+                    self.assertEqual(*control)  # behind the first step, which has the start
                 if name == "one_sender":  # coded where training codes, and nowhere else
                     trained, own = [next(m["comm"]["pp.forward"] for m in lines if kind in m) for kind in ("loss", "eval_loss")]
                     self.assertLess(own["wire_bytes_total"], own["logical_bytes_total"])

@@ -179,10 +179,10 @@ def summary(lines, skip):
            "step_ms_low": min(x["step_ms"] for x in steps), "step_ms_high": max(x["step_ms"] for x in steps),
            "tokens_per_step": steps[-1]["samples_per_s"] and round(steps[-1]["tokens_per_s"] * steps[-1]["step_ms"] / 1e3), "loss": steps[-1]["loss"], "sites": {}}
     out["tokens_per_s"] = out["tokens_per_step"] / out["step_ms"] * 1e3
-    for site in steps[-1]["comm"]:
+    for site in dict.fromkeys(site for x in steps for site in x["comm"]):
         rows = [x["comm"].get(site) for x in steps]
-        rows = [r for r in rows if r]
-        out["sites"][site] = {name: statistics.fmean(r[name] for r in rows) for name in ("wire_bytes", "logical_bytes", "wire_bytes_total", "logical_bytes_total")}
+        rows = [r for r in rows if r]  # a step in which the site pauses counts, with no bytes
+        out["sites"][site] = {name: sum(r[name] for r in rows) / len(steps) for name in ("wire_bytes", "logical_bytes", "wire_bytes_total", "logical_bytes_total")}
         out["sites"][site].update({name: statistics.median(r[name] for r in rows) for name in ("encode_ms", "decode_ms", "busy_ms", "exposed_ms")})
         out["sites"][site]["last_wire_bytes"] = rows[-1]["wire_bytes"]
         errors = [r["rel_error"] for r in rows if r["rel_error"] is not None]

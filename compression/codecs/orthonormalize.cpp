@@ -101,7 +101,7 @@ bool orthonormalize(std::span<const Basis> bases, int threads, OrthonormalScratc
         });
     for (size_t i = 0; i < bases.size(); ++i) {
       if (pass[i] == Pass::kLast) pass[i] = Pass::kDone;
-      if (pass[i] != Pass::kAgain) continue;
+      if (pass[i] != Pass::kAgain || round + 1 == kOrthonormalPasses) continue;  // no pass would norm it
       for (int64_t k = 0; k < bases[i].vectors; ++k) {
         if (dependent(i)[k]) random_direction(bases[i], k, round);
       }

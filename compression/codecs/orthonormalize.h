@@ -36,9 +36,10 @@ struct OrthonormalScratch {
 //
 // CholeskyQR on the Gram matrix in double with columns scaled to length one, repeated where the condition demands it
 // (Yamamoto et al., ETNA 44, 2015: two passes do for any condition below 1e8 in double); finite input of any magnitude
-// between the smallest subnormal and the largest number. Behind kOrthonormalPasses (3 were enough for all that was
-// tried, but for more than 2^14 vectors) they stay as they are. Bits depend on the input alone, neither on threads nor
-// on the instruction set. Returns whether all input was finite; a basis with NaN or infinity in it becomes all NaN, the
+// between the smallest subnormal and the largest number. At most kOrthonormalPasses passes; 3 were enough for
+// everything tried. From 2^14 vectors on all of them are taken: the test of the last one never passes. A vector that
+// still depends on others behind the last pass becomes zero. Bits depend on the input alone, neither on threads nor on
+// the instruction set. Returns whether all input was finite; a basis with NaN or infinity in it becomes all NaN, the
 // others do not suffer.
 bool orthonormalize(std::span<const Basis> bases, int threads, OrthonormalScratch& scratch);
 

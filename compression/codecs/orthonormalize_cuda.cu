@@ -229,7 +229,8 @@ TW_KERNEL void __launch_bounds__(kThreads, 1) finish_kernel(const TW_GRID_CONSTA
     const bool finite = is_finite_gram(b);
     __syncthreads();
     const bool fine = finite && invert_gram(b, word);
-    for (int64_t e = threadIdx.x; e < b.length; e += kThreads) finite ? apply(b, e, !fine, pass) : make_nan(b, e);
+    const bool renewed = !fine && pass + 1 < kOrthonormalPasses;  // behind the last one no pass would norm it
+    for (int64_t e = threadIdx.x; e < b.length; e += kThreads) finite ? apply(b, e, renewed, pass) : make_nan(b, e);
     __syncthreads();
     if (fine || !finite) return;
   }

@@ -45,7 +45,7 @@ def site_bytes(run, ax=None):
     ax = axes_of(ax)
     total = "_total" if "wire_bytes_total" in run.sites else ""
     if len(run.sites):
-        mean = run.sites.reindex(columns=[f"wire_bytes{total}", f"logical_bytes{total}"]).astype(float).groupby(level="site").mean()
+        mean = run.sites.reindex(columns=[f"wire_bytes{total}", f"logical_bytes{total}"]).astype(float).groupby(level="site").sum() / len(run.metrics)
         places = numpy.arange(len(mean))
         ax.barh(places - 0.2, mean[f"logical_bytes{total}"] / 1e6, 0.4, color="lightgray", label="uncompressed")
         ax.barh(places + 0.2, mean[f"wire_bytes{total}"] / 1e6, 0.4, label="sent")

@@ -27,7 +27,7 @@ class Revisions(RunCase):
         blocked = self.run_dir(config) / "revisions.jsonl"
         blocked.mkdir(parents=True)
         done = self.train(config, expect=0)
-        self.assertEqual(done.err.count("written anew behind each step"), 1, str(done))
+        self.assertEqual(done.err.count("written anew behind each update"), 1, str(done))
         blocked.rmdir()
         self.train(config, "train_iters=12", expect=0)
         self.assertEqual([list(line) for line in self.revisions(config)], [["run"]])

@@ -21,6 +21,9 @@ enum class ExitCode : int {
   kBadConfig = 78,  // bad configuration or impossible layout
 };
 
+// In the message where a GPU reports an uncorrectable error: more than what others say of a rank that they lost.
+inline constexpr char kGpuFault[] = "a fault of this machine's GPU";
+
 // A failure with one message for a person: what, where, how to mend it. Libraries throw it, only `main` turns it into
 // an exit.
 class Error : public std::runtime_error {

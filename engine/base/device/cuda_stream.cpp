@@ -95,7 +95,7 @@ void cuda_failed(cudaError_t error, const char* call, const char* file, int line
                      "; lower train_micro_batch_size_per_gpu or raise recompute_granularity");
   }
   if (error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable) {
-    throw Error(ExitCode::kHungPeer, "a fault of this machine's GPU: " + what + where +
+    throw Error(ExitCode::kHungPeer, std::string(kGpuFault) + ": " + what + where +
                                          "; start again, and leave this node out where it comes again (nvidia-smi -q)");
   }
   throw Error(ExitCode::kInternal,

@@ -41,8 +41,8 @@ Manifest verify_checkpoint(const std::string& checkpoint_dir, Control& control =
 std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path);
 
 struct LoadOptions {
-  // Asked-for names with these prefixes keep their present values (no_load_optim: "adam_m/", "adam_v/",
-  // "sgd_momentum/"). Integers, reals and texts alike.
+  // Asked-for names with these prefixes keep their present values (no_load_optim: moments, "loss_scaler/", states of
+  // the coding). Integers, reals and texts alike.
   std::vector<std::string> unwanted_prefixes;
   CopyBytes copy;                    // into device memory; default memcpy
   uint64_t meet_every = kMeetEvery;  // on_all_ranks, while the ranks fill their state

@@ -90,9 +90,12 @@ bool requeue_of(ExitCode code) {
   return code == ExitCode::kHungPeer || code == ExitCode::kPreempted;
 }
 
-RunStatus read_status(const std::string& path) {
-  constexpr size_t kLimit = 1 << 20;
-  const auto j = parse_shallow(read_file(path, kLimit));
+namespace {
+
+constexpr size_t kStatusLimit = 1 << 20;
+
+RunStatus status_of(const std::string& text, const std::string& path) {
+  const auto j = parse_shallow(text);
   if (!j.is_object()) throw_bad_data(path + ": not a JSON object; the run rewrites it when it starts again");
   RunStatus s;
   s.state = s.reason = "";
@@ -116,6 +119,12 @@ RunStatus read_status(const std::string& path) {
   return s;
 }
 
+}  // namespace
+
+RunStatus read_status(const std::string& path) {
+  return status_of(read_file(path, kStatusLimit), path);
+}
+
 StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milliseconds min_interval)
     : path_(std::move(path)), min_interval_(min_interval) {
   status_.host = this_host();
@@ -127,7 +136,8 @@ StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milli
   for (const std::string& file : {kills.file, std::string("/proc/vmstat")})
     if (const int64_t count = memory_kills_in(file); count >= 0) status_.oom_kills[file] = count;
   try {
-    last_ = read_status(path_);
+    known_ = read_file(path_, kStatusLimit);  // which waits for errors to pass
+    last_ = status_of(known_, path_);
     if (const std::optional<double> then = unix_seconds(last_->first_started)) {
       status_.first_started = last_->first_started;
       // With fractions of a second, which the text lacks: else a job could begin before the one before it ended.
@@ -136,8 +146,8 @@ StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milli
     }
   } catch (const Error&) {
     // The run's first job, or a file that was damaged: time counts from now.
+    if (known_.empty()) known_ = read_file_now(path_);
   }
-  known_ = read_file_now(path_);  // behind read_status(), which waits for errors to pass
 }
 
 double StatusFile::wall_seconds() const {
@@ -186,7 +196,8 @@ bool StatusFile::failed_just_now() const {
   constexpr double kJustNow = 10.0;  // seconds
   try {
     const RunStatus there = read_status(path_);
-    return there.state == "failed" && there.code != static_cast<int>(ExitCode::kHungPeer) &&
+    const bool own = there.code != static_cast<int>(ExitCode::kHungPeer) || there.message.contains(kGpuFault);
+    return there.state == "failed" && own &&
            static_cast<double>(std::time(nullptr)) - unix_seconds(there.updated).value_or(0.0) <= kJustNow;
   } catch (const Error&) {
     return false;

@@ -94,6 +94,7 @@ std::optional<Evaluation> evaluate(Replica& r, const SampleStream& stream, Split
     take_counters(r, result.traffic);
     if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
     r.write(r.buffers().sums.element_range(kSumNorm, 1), &counted, sizeof counted);  // a place that is not used here
+    // It carries the totals of the counters, and so its own bytes are in no line.
     r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
     r.read(r.buffers().sums, sums);
   });

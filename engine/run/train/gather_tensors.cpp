@@ -71,8 +71,9 @@ std::map<std::string, std::vector<float>> PartsInto::finish() {
   for (const auto& [name, places] : places_) {
     std::vector<const SlicePlace*> all;
     for (const SlicePlace& place : places) all.push_back(&place);
-    TW_CHECK(!find_cover_fault(places.front().rows, places.front().cols, all), name,
-             ": elements that two ranks have, or none");
+    const auto fault = find_cover_fault(places.front().rows, places.front().cols, all);
+    TW_CHECK(!fault, name, ": elements ", fault->first, " to ", fault->end,
+             fault->twice ? " come twice" : " come from no rank");
   }
   return std::move(tensors_);
 }

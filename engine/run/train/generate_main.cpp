@@ -231,7 +231,9 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
     app.add_option("--seed", o.sampling.seed, "same seed, same text")
-        ->check(CLI::Range(int64_t{0}, int64_t{1000000000000000000}))  // a conversion alone wraps -1
+        ->check([](const std::string& text) {  // a conversion alone wraps -1
+          return text.starts_with('-') ? "is negative" : std::string();
+        })
         ->capture_default_str();
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
     app.add_option("--device", o.device, "where it computes")
@@ -239,8 +241,9 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(1, most_threads()))->capture_default_str();
     if (const auto code = parse_command_line(app, "generate", argc, argv)) return *code;
-    if (std::isnan(o.sampling.temperature) || std::isnan(o.sampling.top_p))  // a range lets it pass
-      throw_usage("generate: --temperature and --top-p are numbers");
+    // A range lets NaN pass.
+    if (std::isnan(o.sampling.temperature)) throw_usage("generate: --temperature is not a number");
+    if (std::isnan(o.sampling.top_p)) throw_usage("generate: --top-p is not a number");
     if (o.load.empty()) throw_usage("generate: --load RUN_DIR_OR_CHECKPOINT is needed");
     log_set_console_level(LogLevel::kWarning);
     return run(o);

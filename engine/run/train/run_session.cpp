@@ -391,7 +391,7 @@ void RunSession::record_revisions(const PlanRevisions& revisions, int64_t update
   } catch (const Error& e) {  // as for metrics, a disk that is full for a while ends nothing: checkpoints hold it, too
     recorded_revisions_ = false;
     if (!std::exchange(warned_of_revisions_, true))
-      log_warning(std::string("warning: ") + e.what() + "; written anew behind each step until it can be");
+      log_warning(std::string("warning: ") + e.what() + "; written anew behind each update until it can be");
   }
 }
 

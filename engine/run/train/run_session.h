@@ -67,8 +67,8 @@ class RunSession {
   // samples: of this step, from all ranks. stragglers: nothing where ranks were not compared in this step.
   void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
                    int64_t samples, const std::optional<StragglerWatch::Report>& stragglers);
-  // Writes revisions.jsonl, unless timing decides nothing in this run. Revisions that begin with the next update are
-  // part of that step's record.
+  // Writes revisions.jsonl, unless timing decides nothing in this run; where it cannot, it warns once, and the next
+  // call tries again. Revisions that begin with the next update are part of that step's record.
   void record_revisions(const PlanRevisions& revisions, int64_t updates);
   void record_evaluation(const Evaluation& evaluation, int64_t step, Split split);
 

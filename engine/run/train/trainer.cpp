@@ -156,9 +156,9 @@ class Trainer {
     } else if (const char* why = train_on()) {
       return stop(why);
     }
-    // A job that ended after its last save, or was to stop in its last step, may have left these undone: one that is
-    // due there does not count as before itself. The splits are sized for train_iters, which may be less than what an
-    // earlier job has trained.
+    // A job that ended after its last save, or was to stop in its last step, may have left these undone. The evaluation
+    // of the last step is not among those before it. The splits are sized for train_iters, which may be less than what
+    // an earlier job has trained.
     const int64_t last = std::max<int64_t>(1, std::min(progress_.step, run_.train_iters));
     const int64_t before = run_.eval_interval > 0 ? (last - 1) / run_.eval_interval : 0;
     for (const auto& [split, times] : {std::pair(Split::kValid, before), std::pair(Split::kTest, int64_t{0})})
@@ -211,6 +211,7 @@ class Trainer {
         return "exit_interval";
     }
     end_trace();
+    session_.record_revisions(revisions_, progress_.updates);  // where that failed before
     save(true);
     return nullptr;
   }

@@ -48,6 +48,7 @@ struct ModelConfig {
   bool bias_attention = true;  // on qkv and the output projection
   bool bias_mlp = true;
   bool bias_norm = true;  // LayerNorm's shift
+  bool gain_norm = true;  // false: norms have no parameters, so no shift either (OLMo)
 
   InitMethod init = InitMethod::kNormal;               // all matrices but the residual outputs
   InitMethod output_init = InitMethod::kScaledNormal;  // attention output and the second feed-forward matrix

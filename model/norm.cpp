@@ -1,6 +1,8 @@
 // Norm layer over the op table.
 #include "model/norm.h"
 
+#include "engine/base/core/check.h"
+
 namespace thinwire {
 
 Norm::Norm(const ModelConfig& config, const ParamStore& store, const std::string& prefix)
@@ -9,7 +11,9 @@ Norm::Norm(const ModelConfig& config, const ParamStore& store, const std::string
       weight_(store.weight(prefix + ".weight")),
       bias_(store.weight(prefix + ".bias")),
       weight_gradient_(store.gradient(prefix + ".weight")),
-      bias_gradient_(store.gradient(prefix + ".bias")) {}
+      bias_gradient_(store.gradient(prefix + ".bias")) {
+  TW_CHECK(static_cast<bool>(weight_) == config.gain_norm, prefix);
+}
 
 void Norm::forward(Exec& exec, const ResidualStream& stream, View sum, View y, View mean, View rstd) const {
   exec.ops.norm_forward(exec, {.kind = kind_,

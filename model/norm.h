@@ -1,4 +1,4 @@
-// LayerNorm or RMSNorm with the residual addition in front of it fused in.
+// LayerNorm or RMSNorm, with parameters or without, and the residual addition in front of it fused in.
 #pragma once
 
 #include <string>

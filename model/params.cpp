@@ -33,6 +33,7 @@ class Builder {
   }
 
   void norm(const std::string& prefix, int unit) {
+    if (!config_.gain_norm) return;
     vector(prefix + ".weight", config_.hidden, TensorClass::kNorm, TpAxis::kNone, InitKind::kOne, unit);
     if (config_.bias_norm)
       vector(prefix + ".bias", config_.hidden, TensorClass::kNorm, TpAxis::kNone, InitKind::kZero, unit);

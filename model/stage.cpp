@@ -109,10 +109,10 @@ void Stage::list_uses(NodeKind kind, std::vector<UnitUse>& uses) const {
     if (first()) uses.push_back({kEmbeddingUnit, false});
     if (first() && has_positions()) uses.push_back({position_unit(shard_.whole), false});
     for (const Block& block : blocks_) block.list_uses(false, uses);
-    if (last()) uses.push_back({head_unit(shard_.whole), false});
+    if (last() && own_head_unit() >= 0) uses.push_back({own_head_unit(), false});
     if (shares_embedding()) uses.push_back({kEmbeddingUnit, false});
   } else if (is_backward(kind)) {
-    if (last()) uses.push_back({head_unit(shard_.whole), true});
+    if (last() && own_head_unit() >= 0) uses.push_back({own_head_unit(), true});
     for (size_t i = blocks_.size(); i-- > 0;) blocks_[i].list_uses(true, uses);
   }
 }
@@ -141,7 +141,7 @@ void Stage::finish(Exec& exec, const ResidualStream& stream, const MicroBatch& m
 // In training the head's matrix gets its gradient in the forward pass; it may be the embedding's.
 template <typename Use>
 void Stage::with_head(const LossTargets& loss, const Use& use) {
-  const int head = head_unit(shard_.whole), words = shares_embedding() ? kEmbeddingUnit : -1;
+  const int head = own_head_unit(), words = shares_embedding() ? kEmbeddingUnit : -1;
   with_weights(*events_, {head, words}, false, [&] {
     if (loss.dlogits_scale) events_->gradients_begin(shares_embedding() ? kEmbeddingUnit : head);
     use();
@@ -212,9 +212,9 @@ void Stage::backward_chunks(Exec& exec, const LayerContext& c, Slot& slot) {
   const std::vector<TokenChunk>& chunks = store.chunks();
   const TokenRows dx = last() ? scratch_->chunked_dx : TokenRows{slot.output_gradient};
   if (last()) {
-    const int head = head_unit(shard_.whole);
+    const int head = own_head_unit();
     with_weights(*events_, {head}, true, [&] {
-      events_->gradients_begin(head);
+      if (head >= 0) events_->gradients_begin(head);
       for (size_t i = 0; i < chunks.size(); ++i) {
         const TokenStore::Held x = store.open(slot.head_x, chunks[i], Access::kRead);
         const TokenStore::Held dy = store.open(slot.head_dy, chunks[i], Access::kRead);
@@ -244,9 +244,9 @@ void Stage::backward_chunks(Exec& exec, const LayerContext& c, Slot& slot) {
 // The gradient at the last block's output: received, or the head's in `buffer`.
 View Stage::begin_backward(Exec& exec, Slot& slot, View buffer) {
   if (!last()) return slot.output_gradient;
-  const int head = head_unit(shard_.whole);
+  const int head = own_head_unit();
   with_weights(*events_, {head}, true, [&] {
-    events_->gradients_begin(head);
+    if (head >= 0) events_->gradients_begin(head);
     head_->backward(exec, slot.head, buffer);
   });
   return buffer;
@@ -261,7 +261,7 @@ void Stage::end_backward(Exec& exec, const LayerContext& c, Slot& slot, View dx)
 
 void Stage::announce_head() {
   if (!last()) return;
-  events_->gradients_complete(head_unit(shard_.whole));
+  if (own_head_unit() >= 0) events_->gradients_complete(own_head_unit());
   if (shares_embedding() && !shard_.first) events_->gradients_complete(kEmbeddingUnit);
 }
 

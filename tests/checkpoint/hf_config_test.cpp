@@ -154,6 +154,19 @@ TEST(HfConfig, ARefusalNamesTheKeysThatMendIt) {
   EXPECT_EQ(message.find("use_bias_in_norms"), std::string::npos) << message;
 }
 
+// Checkpoints of norms with parameters say nothing of them, as older ones do.
+TEST(HfConfig, NormsWithoutParametersAreAnotherModel) {
+  const ModelConfig full = model_config_from_hf(neox());
+  ModelConfig bare = full;
+  bare.gain_norm = bare.bias_norm = false;
+  EXPECT_FALSE(model_config_to_json(full).contains("gain_norm"));
+  EXPECT_FALSE(model_config_from_json(model_config_to_json(bare)).gain_norm);
+  EXPECT_EQ(require_same_model("there", bare, bare, false), "");
+  const std::string message = error_of([&] { require_same_model("there", full, bare); }).what();
+  EXPECT_NE(message.find("gain_norm: true, here false (norm)"), std::string::npos) << message;
+  EXPECT_EQ(message.find("use_bias_in_norms"), std::string::npos) << message;
+}
+
 // Hugging Face's tables have the vocabulary's rows, a checkpoint's those of its padding.
 TEST(HfConfig, TablesOfOtherRowsAreAnotherModel) {
   ModelConfig weights = model_config_from_hf(llama()), here = weights;
@@ -234,6 +247,10 @@ TEST(HfConfig, MixturesThatNoFamilyHasAreRefused) {
   refused(l, [](ModelConfig& c) { c.parallel_residual = true; });
   refused(l, [](ModelConfig& c) { c.activation = ActivationKind::kGeluExact; });
   refused(l, [](ModelConfig& c) { c.bias_norm = true; });
+  ModelConfig bare = n;
+  bare.gain_norm = bare.bias_norm = false;
+  EXPECT_NE(std::string(error_of([&] { (void)hf_family_of(bare); }).what()).find("non_parametric_layernorm"),
+            std::string::npos);
 }
 
 TEST(ModelConfigJson, RoundTripIsExact) {

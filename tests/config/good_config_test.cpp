@@ -276,6 +276,9 @@ TEST(GoodConfig, DerivedValues) {
   EXPECT_EQ(load("\"head_dim\": 16").model.attention_width(), 128);
   EXPECT_EQ(load("\"norm\": \"rmsnorm\"").model.norm_eps, 1e-8f);
   EXPECT_FALSE(load("\"norm\": \"rmsnorm\"").model.bias_norm);
+  const ModelConfig bare = load("\"norm\": \"non_parametric_layernorm\", \"layernorm_epsilon\": 0.5").model;
+  EXPECT_TRUE(bare.norm == NormKind::kLayerNorm && !bare.gain_norm && !bare.bias_norm && bare.norm_eps == 0.5f);
+  EXPECT_TRUE(load("").model.gain_norm);
   EXPECT_EQ(load("\"lr_warmup_iters\": 3").optim.warmup_iters, 3);
   EXPECT_EQ(load("\"warmup\": 0.25").optim.warmup_iters, 2);
   EXPECT_EQ(load("\"openai_gelu\": true").model.activation, ActivationKind::kGeluTanh);

@@ -20,10 +20,10 @@ void expect_same_run(const RunConfig& a, const RunConfig& b) {
                      m.parallel_residual, m.tied_head),
             std::tie(n.positions, n.rotary_fraction, n.rotary_base, n.norm, n.norm_eps, n.activation,
                      n.parallel_residual, n.tied_head));
-  EXPECT_EQ(std::tie(m.bias_attention, m.bias_mlp, m.bias_norm, m.init, m.output_init, m.init_std, m.hidden_dropout,
-                     m.recompute, m.dtype),
-            std::tie(n.bias_attention, n.bias_mlp, n.bias_norm, n.init, n.output_init, n.init_std, n.hidden_dropout,
-                     n.recompute, n.dtype));
+  EXPECT_EQ(std::tie(m.bias_attention, m.bias_mlp, m.bias_norm, m.gain_norm, m.init, m.output_init, m.init_std,
+                     m.hidden_dropout, m.recompute, m.dtype),
+            std::tie(n.bias_attention, n.bias_mlp, n.bias_norm, n.gain_norm, n.init, n.output_init, n.init_std,
+                     n.hidden_dropout, n.recompute, n.dtype));
   const OptimConfig &o = a.optim, &p = b.optim;
   EXPECT_EQ(std::tie(o.kind, o.lr, o.min_lr, o.beta1, o.beta2, o.eps, o.momentum, o.weight_decay, o.clip, o.decay,
                      o.decay_iters, o.warmup_iters),

@@ -19,6 +19,7 @@ TEST(MeshDevice, PlainLayouts) {
   expect_same_bits({.family = "gpt2", .layers = 2, .dropout = 0.1}, {}, 2);
   expect_same_bits({.family = "gpt2", .layers = 2}, {.data = 2, .accumulation = 2}, 4);
   expect_same_bits({.family = "llama", .layers = 2, .dtype = "bf16"}, {.tensor = 2, .sequence_parallel = true}, 2);
+  expect_same_bits({.family = "olmo", .layers = 2, .dtype = "bf16"}, {.tensor = 2, .sequence_parallel = true}, 2);
   expect_same_bits({.family = "gpt2", .layers = 3, .dropout = 0.1},
                    {.pipeline = 2, .data = 2, .embedding = "two_step", .accumulation = 2}, 4);
   expect_same_bits({.family = "neox", .layers = 4}, {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3}, 3);

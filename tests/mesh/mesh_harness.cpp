@@ -48,6 +48,10 @@ std::vector<std::string> model_overrides(const Model& m) {
     o.push_back(std::string("no_weight_tying=") + (m.family == "gpt2_untied" ? "true" : "false"));
   } else if (m.family == "neox") {
     add({"num_attention_heads=12", "pos_emb=rotary", "rotary_pct=0.5", "gpt_j_residual=true", "no_weight_tying=true"});
+  } else if (m.family.rfind("olmo", 0) == 0) {
+    add({"num_attention_heads=12", "pos_emb=rotary", "activation=swiglu", "ffn_hidden_size=100",
+         "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"});
+    o.push_back(std::string("norm=") + (m.family == "olmo" ? "non_parametric_layernorm" : "layernorm"));
   } else {
     add({"num_attention_heads=24", "num_kv_heads=12", "pos_emb=rotary", "norm=rmsnorm", "activation=swiglu",
          "ffn_hidden_size=100", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"});

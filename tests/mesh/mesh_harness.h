@@ -36,7 +36,8 @@ struct Layout {
   std::string name() const;  // for messages and for repeating a failure
 };
 
-// gpt2 | gpt2_untied | neox | llama | llama_tied; layers, vocabulary and widths do not divide evenly.
+// gpt2 | gpt2_untied | neox | llama | llama_tied | olmo | olmo_trained (its norms have parameters); layers, vocabulary
+// and widths do not divide evenly.
 struct Model {
   std::string family = "gpt2";
   int layers = 5;

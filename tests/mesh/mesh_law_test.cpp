@@ -250,6 +250,25 @@ TEST(MeshLawMore, ThreeChunksSevenLayersOtherTying) {
     EXPECT_EQ(compare({.family = family, .layers = 7}, deep, kSamples, kSteps), "");
 }
 
+// OLMo's norms, with a tied head, which then has no unit of its own. The first step is that of norms with gain 1 and
+// shift 0; every layout gives one rank's numbers.
+TEST(MeshLawMore, NormsWithoutParameters) {
+  const Model olmo{.family = "olmo", .layers = 4};
+  const FirstUpdate trained = first_update({.family = "olmo_trained", .layers = 4}, {}, 12);
+  Tensors weights = trained.before;
+  std::erase_if(weights, [](const auto& named) { return named.first.find("norm") != std::string::npos; });
+  const FirstUpdate bare = first_update(olmo, {}, 12, 0, weights);
+  EXPECT_EQ(bare.loss, trained.loss);
+  EXPECT_EQ(bare.gradient.size(), weights.size());
+  for (const auto& [name, gradient] : bare.gradient) EXPECT_EQ(gradient, trained.gradient.at(name)) << name;
+  for (const Layout& layout :
+       {Layout{.tensor = 2, .sequence_parallel = true}, Layout{.pipeline = 3, .accumulation = 4},
+        Layout{.pipeline = 3, .accumulation = 4, .partition = "parameters"}, zero(3, {.data = 3, .accumulation = 2}),
+        zero(2, {.pipeline = 2, .data = 2, .schedule = "zb_h1", .accumulation = 3}),
+        zero(1, {.pipeline = 2, .data = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 3})})
+    EXPECT_EQ(compare(olmo, layout, 12, 4), "");
+}
+
 // Masks are keyed by sample, layer and global element: cutting the model does not change them.
 TEST(MeshLawMore, Dropout) {
   for (const char* family : kFamilies) {

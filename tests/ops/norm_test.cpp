@@ -294,6 +294,38 @@ TEST(NormBackward, AgreesWithCentralDifferences) {
   }
 }
 
+// A norm without a weight has the bits of one whose weight is ones.
+TEST(Norm, NoWeightIsAWeightOfOnes) {
+  for (NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    for (DType type : compute_types()) {
+      for (auto [rows, cols] : kShapes) {
+        std::mt19937 rng(23);
+        BackwardData d = backward_data(rng, kind, type, rows, cols);
+        d.weight = constant_tensor(type, {cols}, 1.0);
+        CpuExec exec;
+        const Tensor ones_y(type, {rows, cols}), bare_y(type, {rows, cols}), ones_dx(type, {rows, cols}),
+            bare_dx(type, {rows, cols}), dweight(DType::f32, {cols}), dbias(DType::f32, {cols});
+        NormForward forward;
+        forward.kind = kind;
+        forward.x = d.x;
+        forward.weight = d.weight;
+        forward.y = ones_y;
+        norm_forward_op(*exec, forward);
+        forward.weight = {};
+        forward.y = bare_y;
+        norm_forward_op(*exec, forward);
+        NormBackward backward = backward_op(d, kind, ones_dx, dweight, dbias);
+        norm_backward_op(*exec, backward);
+        backward.weight = backward.dweight = backward.dbias = {};
+        backward.dx = bare_dx;
+        norm_backward_op(*exec, backward);
+        EXPECT_TRUE(bare_y.same_bits(ones_y) && bare_dx.same_bits(ones_dx))
+            << name_of(type) << " " << rows << "," << cols;
+      }
+    }
+  }
+}
+
 TEST(Norm, SameBitsForAnyNumberOfThreads) {
   for (NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
     for (DType type : compute_types()) {

@@ -280,6 +280,36 @@ struct NormShape {
   int64_t rows, cols;
 };
 
+// A norm without a weight has the bits of one whose weight is ones.
+TEST(CudaOps, NormsWithoutAWeight) {
+  const std::vector<NormShape> shapes = {
+      {DType::f32, 17, 1028}, {DType::f32, 5, 33}, {DType::bf16, 9, 4104}, {DType::f16, 3, 8200}};
+  for (NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    for (const NormShape& k : shapes) {
+      std::mt19937 rng(13);
+      const Tensor x = random_tensor(rng, k.type, {k.rows, k.cols}), dy = random_tensor(rng, k.type, {k.rows, k.cols}),
+                   ones = constant_tensor(k.type, {k.cols}, 1.0), mean(DType::f32, {k.rows}),
+                   rstd(DType::f32, {k.rows});
+      const Tensor y[2] = {Tensor(k.type, {k.rows, k.cols}), Tensor(k.type, {k.rows, k.cols})},
+                   dx[2] = {Tensor(k.type, {k.rows, k.cols}), Tensor(k.type, {k.rows, k.cols})};
+      for (int bare = 0; bare < 2; ++bare) {
+        TestedExec exec;
+        const View weight = bare == 1 ? View{} : ones.view();
+        NormForward f;
+        f.kind = kind;
+        f.x = x, f.weight = weight, f.y = y[bare], f.rstd = rstd;
+        if (kind == NormKind::kLayerNorm) f.mean = mean;
+        exec->ops.norm_forward(*exec, f);
+        NormBackward b;
+        b.kind = kind;
+        b.dy = dy, b.x = x, b.weight = weight, b.mean = f.mean, b.rstd = rstd, b.dx = dx[bare];
+        exec->ops.norm_backward(*exec, b);
+      }
+      EXPECT_TRUE(y[0].same_bits(y[1]) && dx[0].same_bits(dx[1])) << name_of(k.type) << " " << k.rows << "," << k.cols;
+    }
+  }
+}
+
 // Rows of one vector per thread, of several, and too long for registers; forward and backward.
 TEST(CudaOps, NormsOfLongRowsAgreeWithFloat64) {
   const std::vector<NormShape> shapes = {{DType::f32, 17, 1028},  {DType::f32, 20, 768},  {DType::f32, 3, 2052},

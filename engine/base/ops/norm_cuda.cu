@@ -30,6 +30,14 @@ struct ForwardArgs {
   DropoutPlan dropout;
 };
 
+// The weights of a pack of columns; without a weight they are ones.
+template <int W, typename T>
+TW_DEVICE void load_gain(const T* weight, int c, float (&gain)[W]) {
+  TW_UNROLL
+  for (int k = 0; k < W; ++k) gain[k] = 1.0f;
+  if (weight != nullptr) load_floats<W>(weight + c, gain);
+}
+
 // y from the statistics of a row, for the elements that the caller holds.
 TW_DEVICE float scaled(float v, float mean, float rstd, float weight, bool has_bias, float bias) {
   const float unit = (v - mean) * rstd;
@@ -101,7 +109,7 @@ TW_KERNEL void __launch_bounds__(kMostThreads) forward_kernel(ForwardArgs<T> a) 
     const int c = column(p);
     if (c >= cols) continue;
     float weight[W], bias[W] = {};
-    load_floats<W>(a.weight + c, weight);
+    load_gain<W>(a.weight, c, weight);
     if (a.bias != nullptr) load_floats<W>(a.bias + c, bias);
     TW_UNROLL
     for (int k = 0; k < W; ++k) weight[k] = scaled(v[p][k], mean, rstd, weight[k], a.bias != nullptr, bias[k]);
@@ -150,7 +158,8 @@ TW_KERNEL void __launch_bounds__(kMostThreads) forward_streaming_kernel(ForwardA
   }
   for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
     const float bias = a.bias != nullptr ? widen(a.bias[c]) : 0.0f;
-    narrow(scaled(widen(x[c]), mean, rstd, widen(a.weight[c]), a.bias != nullptr, bias), a.y[base + c]);
+    const float weight = a.weight != nullptr ? widen(a.weight[c]) : 1.0f;
+    narrow(scaled(widen(x[c]), mean, rstd, weight, a.bias != nullptr, bias), a.y[base + c]);
   }
 }
 
@@ -199,7 +208,9 @@ TW_KERNEL void __launch_bounds__(kBackwardThreads, kPacks == 1   ? 3
   };
   TW_UNROLL
   for (int p = 0; p < kPacks; ++p) {
-    if (column(p) < cols) load_values<W>(a.weight + column(p), weight[p]);
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) narrow(1.0f, weight[p][k]);
+    if (a.weight != nullptr && column(p) < cols) load_values<W>(a.weight + column(p), weight[p]);
   }
   // The next row is fetched while this one is reduced, where registers allow it; else the row is widened twice.
   constexpr bool kAhead = kPacks == 1;
@@ -264,13 +275,14 @@ TW_KERNEL void __launch_bounds__(kMostThreads) backward_streaming_kernel(Backwar
   const int64_t cols = a.cols, first = static_cast<int64_t>(blockIdx.x) * a.step;
   const int64_t last = first + a.step < a.rows ? first + a.step : a.rows;
   const float inverse = 1.0f / static_cast<float>(cols);
+  const auto gain = [&](int64_t c) { return a.weight != nullptr ? widen(a.weight[c]) : 1.0f; };
   float* mine =
       a.partials == nullptr ? nullptr : a.partials + static_cast<int64_t>(blockIdx.x) * (a.with_bias ? 2 : 1) * cols;
   for (int64_t row = first; row < last; ++row) {
     RowTerms r = {kLayer ? a.mean[row] : 0.0f, a.rstd[row], 0.0f, 0.0f};
     float sum = 0.0f, product = 0.0f;
     for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
-      const float g = widen(a.dy[row * cols + c]) * widen(a.weight[c]);
+      const float g = widen(a.dy[row * cols + c]) * gain(c);
       if constexpr (kLayer) sum += g;
       product = fmaf(g, widen(a.x[row * cols + c]) - r.mean, product);
     }
@@ -280,7 +292,7 @@ TW_KERNEL void __launch_bounds__(kMostThreads) backward_streaming_kernel(Backwar
     for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
       const int64_t at = row * cols + c;
       const float dy = widen(a.dy[at]), unit = (widen(a.x[at]) - r.mean) * r.rstd;
-      float out = input_gradient(dy, widen(a.weight[c]), unit, r);
+      float out = input_gradient(dy, gain(c), unit, r);
       if (a.residual != nullptr) out += widen(a.residual[at]);
       narrow(out, a.dx[at]);
       if (mine == nullptr) continue;
@@ -362,7 +374,7 @@ void norm_forward_cuda(Exec& exec, const NormForward& op) {
     const ForwardArgs<T> args = {op.x.as<T>(),
                                  static_cast<const T*>(op.branch.data),
                                  static_cast<T*>(op.sum.data),
-                                 op.weight.as<T>(),
+                                 static_cast<const T*>(op.weight.data),
                                  static_cast<const T*>(op.bias.data),
                                  op.y.as<T>(),
                                  static_cast<float*>(op.mean.data),
@@ -391,7 +403,7 @@ void norm_backward_cuda(Exec& exec, const NormBackward& op) {
     using T = decltype(type);
     const BackwardArgs<T> args = {op.dy.as<T>(),
                                   op.x.as<T>(),
-                                  op.weight.as<T>(),
+                                  static_cast<const T*>(op.weight.data),
                                   static_cast<const float*>(op.mean.data),
                                   static_cast<const float*>(op.rstd.data),
                                   static_cast<const T*>(op.residual.data),

@@ -147,7 +147,7 @@ bool check_op(const NormForward& op) {
     check_shape(op.branch, rows, cols, t, "branch of a norm");
     check_shape(op.sum, rows, cols, t, "sum of a norm");
   }
-  check_vector(op.weight, cols, t, "weight of a norm");
+  check_optional(op.weight, cols, t, "weight of a norm");
   check_optional(op.bias, cols, t, "bias of a norm");
   check_shape(op.y, rows, cols, t, "output of a norm");
   check_optional(op.mean, rows, DType::f32, "mean of a norm");
@@ -161,7 +161,7 @@ bool check_op(const NormBackward& op) {
   const DType t = op.x.dtype;
   check_shape(op.dy, rows, cols, t, "gradient of a norm's output");
   check_shape(op.dx, rows, cols, t, "gradient of a norm's input");
-  check_vector(op.weight, cols, t, "weight of a norm");
+  check_optional(op.weight, cols, t, "weight of a norm");
   if (op.kind == NormKind::kLayerNorm) check_vector(op.mean, rows, DType::f32, "mean of a norm");
   check_vector(op.rstd, rows, DType::f32, "rstd of a norm");
   if (op.residual) check_shape(op.residual, rows, cols, t, "residual gradient of a norm");

@@ -88,8 +88,8 @@ struct Dropout {
 };
 
 // With `branch`: sum = x + dropout(branch) ([N,h] T, may alias x), y = norm(sum) * weight + bias. Without: `sum` is
-// empty, y = norm(x) * weight + bias. weight, bias (or empty): [h] T. mean (LayerNorm only), rstd: [N] fp32, may be
-// empty in evaluation.
+// empty, y = norm(x) * weight + bias. weight (empty: ones), bias (or empty): [h] T. mean (LayerNorm only), rstd: [N]
+// fp32, may be empty in evaluation.
 struct NormForward {
   NormKind kind = NormKind::kLayerNorm;
   float eps = 1e-5f;

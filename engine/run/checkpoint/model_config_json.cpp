@@ -55,6 +55,7 @@ void walk(Config& c, Visitor&& v) {
   v.field("bias_attention", c.bias_attention);
   v.field("bias_mlp", c.bias_mlp);
   v.field("bias_norm", c.bias_norm);
+  v.optional("gain_norm", c.gain_norm, true);
   const Words<InitMethod> inits{{InitMethod::kNormal, "normal"},
                                 {InitMethod::kScaledNormal, "scaled_normal"},
                                 {InitMethod::kSmallInit, "small_init"},
@@ -151,8 +152,8 @@ ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bo
   if (here.positions != PositionKind::kRotary || finetune)
     weights.rotary_base = here.rotary_base, weights.rope_scaling = here.rope_scaling;
   if (finetune) weights.window = here.window;
-  if (here.norm == NormKind::kRmsNorm || weights.norm == NormKind::kRmsNorm)
-    weights.bias_norm = here.bias_norm;  // it has no shift
+  if (here.norm == NormKind::kRmsNorm || weights.norm == NormKind::kRmsNorm || !here.gain_norm || !weights.gain_norm)
+    weights.bias_norm = here.bias_norm;  // these have no shift
   weights.init = here.init, weights.output_init = here.output_init, weights.init_std = here.init_std;
   weights.hidden_dropout = here.hidden_dropout, weights.attention_dropout = here.attention_dropout;
   weights.recompute = here.recompute;
@@ -183,7 +184,8 @@ const char* key_of(const std::string& field, const ModelConfig& weights) {
       {"tied_head", "no_weight_tying"},
       {"bias_attention", "use_bias_in_attn_linear"},
       {"bias_mlp", "use_bias_in_mlp"},
-      {"bias_norm", "use_bias_in_norms"}};
+      {"bias_norm", "use_bias_in_norms"},
+      {"gain_norm", "norm"}};
   if (field == "norm_eps") return weights.norm == NormKind::kRmsNorm ? "rms_norm_epsilon" : "layernorm_epsilon";
   for (const auto& [name, key] : kKeys) {
     if (field == name) return key;

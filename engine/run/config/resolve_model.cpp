@@ -163,8 +163,9 @@ void Resolver::model() {
     if (!flag("use_rope_scaling") && given(key) != nullptr &&
         value(key) != key_table().default_of(*key_table().find(key)))
       refuse(key, "has no effect without use_rope_scaling: say use_rope_scaling true, or leave it out");
-  if (is("norm", "rmsnorm") && given("use_bias_in_norms") != nullptr && flag("use_bias_in_norms"))
-    note("use_bias_in_norms", "RMSNorm has no shift");
+  for (const auto& [norm, name] : {std::pair("rmsnorm", "RMSNorm"), std::pair("non_parametric_layernorm", "this norm")})
+    if (is("norm", norm) && given("use_bias_in_norms") != nullptr && flag("use_bias_in_norms"))
+      note("use_bias_in_norms", std::string(name) + " has no shift");
 }
 
 std::optional<Resolver::KnownTokenizer> Resolver::vocabulary_of(const std::string& tokenizer) {

@@ -84,7 +84,10 @@ ModelConfig model_config(const Reader& r) {
         static_cast<float>(r.real("rope_high_freq_factor")), r.integer("rope_original_max_position_embeddings")};
   }
   if (!r.at("sliding_window_width").is_null()) m.window = r.integer("sliding_window_width");
-  m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm}, {"rmsnorm", NormKind::kRmsNorm}});
+  m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm},
+                                     {"rmsnorm", NormKind::kRmsNorm},
+                                     {"non_parametric_layernorm", NormKind::kLayerNorm}});
+  m.gain_norm = r.text("norm") != "non_parametric_layernorm";
   const bool rms = m.norm == NormKind::kRmsNorm;
   m.norm_eps = static_cast<float>(above_zero(r.real(rms ? "rms_norm_epsilon" : "layernorm_epsilon")));
   m.activation = r.text("activation") == "swiglu" ? ActivationKind::kSwiglu
@@ -94,7 +97,7 @@ ModelConfig model_config(const Reader& r) {
   m.tied_head = !r.flag("no_weight_tying");
   m.bias_attention = r.flag("use_bias_in_attn_linear");
   m.bias_mlp = r.flag("use_bias_in_mlp");
-  m.bias_norm = !rms && r.flag("use_bias_in_norms");
+  m.bias_norm = !rms && m.gain_norm && r.flag("use_bias_in_norms");
   const std::initializer_list<std::pair<const char*, InitMethod>> inits = {{"normal", InitMethod::kNormal},
                                                                            {"scaled_normal", InitMethod::kScaledNormal},
                                                                            {"small_init", InitMethod::kSmallInit},

@@ -138,6 +138,8 @@ TEST(HfConfig, MistralIsALlamaWithAWindow) {
   EXPECT_EQ(out.at("model_type"), "mistral");
   EXPECT_EQ(out.at("sliding_window"), 16);
   EXPECT_EQ(model_config_from_hf(out).window, 15);
+  EXPECT_TRUE(out.at("eos_token_id").is_null());
+  EXPECT_EQ(hf_config_from_model(c, "float32", 0).at("eos_token_id"), 0);
   EXPECT_EQ(model_config_from_json(model_config_to_json(c)).window, 15);
   EXPECT_FALSE(model_config_to_json(model_config_from_hf(llama())).contains("window"));  // as older checkpoints have it
   EXPECT_EQ(error_of([&] { require_same_model("there", c, model_config_from_hf(llama())); }).code(),

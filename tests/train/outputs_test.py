@@ -109,7 +109,8 @@ class RunOutputs(RunCase):
             "gpt2": {"bias_gelu_fusion": True, "make_vocab_size_divisible_by": 1},
             "llama": {"norm": "rmsnorm", "rms_norm_epsilon": 1e-5, "activation": "swiglu", "pos_emb": "rotary", "num_kv_heads": 1,
                       "no_weight_tying": True, "disable_bias_linear": True, "make_vocab_size_divisible_by": 1},
-            "neox": {"pos_emb": "rotary", "rotary_pct": 0.25, "gpt_j_residual": True, "no_weight_tying": True, "make_vocab_size_divisible_by": 1},
+            "neox": {"pos_emb": "rotary", "rotary_pct": 0.25, "gpt_j_residual": True, "no_weight_tying": True, "make_vocab_size_divisible_by": 1,
+                     "eod_token": 10},
         }
         for name, keys in families.items():
             with self.subTest(name):
@@ -118,7 +119,7 @@ class RunOutputs(RunCase):
                 out, back = self.here / f"{name}-hf", self.here / f"{name}-back"
                 done = run_program("checkpoint", "export", self.run_dir(config), "--format", "hf", "--output", out)
                 self.assertEqual(done.code, 0, str(done))
-                json.loads((out / "config.json").read_text())
+                self.assertEqual(json.loads((out / "config.json").read_text())["eos_token_id"], keys.get("eod_token"))
                 done = run_program("checkpoint", "import", out, "--output", back, "--make-vocab-size-divisible-by", 1)
                 self.assertEqual(done.code, 0, str(done))
                 trained = read_checkpoint(checkpoints_in(self.run_dir(config) / "checkpoints")[-1])["tensors"]

@@ -5,8 +5,10 @@
 #include <map>
 #include <vector>
 
+#include "data/tokenizer/tokenizer.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
 #include "engine/base/core/program.h"
 #include "engine/base/ops/isa.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
@@ -85,11 +87,28 @@ void show(const std::string& dir, bool as_json) {
   }
 }
 
+// The run's eod_token, else what its tokenizer says, if that is still where it was; -1: none is known. Not one that the
+// model does not have.
+int64_t end_of_document(const nlohmann::json& info, int64_t vocab) {
+  const nlohmann::json none, config = info.value("config", none);
+  int64_t id = config.is_object() ? config.value("eod_token", int64_t{-1}) : -1;
+  const std::string spec = info.value("tokenizer", "");
+  if (id < 0 && !spec.empty()) {
+    try {
+      id = make_tokenizer(spec, spec == "byte" && vocab == 257)->eod().value_or(-1);
+    } catch (const Error& e) {
+      log_warning(std::string("warning: eos_token_id of config.json stays null: ") + e.what());
+    }
+  }
+  return id < vocab ? id : -1;
+}
+
 void export_hf(const std::string& dir, const std::string& output, const std::string& format, const std::string& dtype) {
   const VerifiedCheckpoint checkpoint = find_newest_valid(dir);
   const ModelConfig config = model_of(checkpoint);
   const ParamList params = list_parameters(config);
-  const HfMapping mapping(config, params, format == "hf4" ? 4 : 5);
+  HfMapping mapping(config, params, format == "hf4" ? 4 : 5);
+  mapping.set_end_of_document(end_of_document(checkpoint.manifest.info, config.vocab));
   StoredTensors stored(checkpoint.path, checkpoint.manifest);
   const auto source = [&](const std::string& name) {
     std::vector<float> values = stored.read_f32("model/" + name);

@@ -277,7 +277,7 @@ HfFamily hf_family_of(const ModelConfig& c) {
   return HfFamily::kLlama;
 }
 
-nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* torch_dtype) {
+nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* torch_dtype, int64_t end_of_document) {
   const HfFamily family = hf_family_of(c);
   const char* gelu = c.activation == ActivationKind::kGeluTanh ? "gelu_new" : "gelu";
   nlohmann::ordered_json out;
@@ -359,6 +359,7 @@ nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* to
   out["torch_dtype"] = torch_dtype;
   out["bos_token_id"] = nullptr;
   out["eos_token_id"] = nullptr;
+  if (end_of_document >= 0) out["eos_token_id"] = end_of_document;
   return out;
 }
 

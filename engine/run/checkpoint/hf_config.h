@@ -20,7 +20,9 @@ ModelConfig model_config_from_hf(const nlohmann::json& config, int64_t vocab_mul
 HfFamily hf_family_of(const ModelConfig& config);
 const char* hf_model_type(const ModelConfig& config);  // of it: "gpt2" | "gpt_neox" | "llama" | "mistral"
 
-// The config.json that transformers loads; `torch_dtype` is "float32", "bfloat16" or "float16".
-nlohmann::ordered_json hf_config_from_model(const ModelConfig& config, const char* torch_dtype = "float32");
+// The config.json that transformers loads; `torch_dtype` is "float32", "bfloat16" or "float16". end_of_document: the id
+// at which its generate() stops, -1: none.
+nlohmann::ordered_json hf_config_from_model(const ModelConfig& config, const char* torch_dtype = "float32",
+                                            int64_t end_of_document = -1);
 
 }  // namespace thinwire

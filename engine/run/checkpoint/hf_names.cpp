@@ -323,7 +323,8 @@ void HfMapping::write_hf(const std::string& directory,
   } else {
     ::unlink((directory + "/" + kIndex).c_str());
   }
-  write_file_atomic(directory + "/config.json", hf_config_from_model(config_, torch_name).dump(2) + "\n");
+  write_file_atomic(directory + "/config.json",
+                    hf_config_from_model(config_, torch_name, end_of_document_).dump(2) + "\n");
 }
 
 }  // namespace thinwire

@@ -63,6 +63,9 @@ class HfMapping {
   void write_hf(const std::string& directory, const std::function<std::vector<float>(const std::string& name)>& source,
                 StDtype dtype, uint64_t shard_bytes = uint64_t{5} << 30) const;
 
+  // The id that config.json gives for the end of a document; without this call none.
+  void set_end_of_document(int64_t id) { end_of_document_ = id; }
+
   HfFamily family() const { return family_; }
 
  private:
@@ -103,6 +106,7 @@ class HfMapping {
   ParamList params_;
   HfFamily family_;
   int transformers_ = 5;
+  int64_t end_of_document_ = -1;
   std::vector<HfTensor> tensors_;  // in the order of params_
 };
 

@@ -280,6 +280,19 @@ TEST(Store, PathsAUserMayName) {
   EXPECT_EQ(find_newest_valid(scratch / "run").manifest.step, 2);
   EXPECT_EQ(find_newest_valid(scratch / "run/checkpoints/").manifest.step, 2);
   EXPECT_EQ(find_newest_valid(scratch / "run/checkpoints/step_000001").manifest.step, 1);
+  // A run that saves elsewhere says so; what lies in its own directory comes first.
+  const auto says = [&](const char* run, const std::string& place) {
+    fs::create_directories(scratch / run);
+    write_file_atomic(std::string(scratch / run) + "/config.resolved.json", "{\"save\": \"" + place + "\"}");
+  };
+  says("apart", scratch / "run/checkpoints/");
+  EXPECT_EQ(find_newest_valid(scratch / "apart").manifest.step, 2);
+  says("lost", scratch / "absent");
+  const Error lost = error_of([&] { find_newest_valid(scratch / "lost"); });
+  EXPECT_EQ(lost.code(), ExitCode::kBadData);
+  EXPECT_NE(std::string(lost.what()).find("absent, where its run saves"), std::string::npos) << lost.what();
+  says("run", scratch / "absent");
+  EXPECT_EQ(find_newest_valid(scratch / "run").manifest.step, 2);
   EXPECT_EQ(error_of([&] { find_newest_valid(scratch / "absent"); }).code(), ExitCode::kBadData);
   EXPECT_EQ(error_of([&] { find_newest_valid(scratch.path()); }).code(), ExitCode::kBadData);
 }

@@ -13,6 +13,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/checkpoint/stored_tensors.h"
 #include "engine/run/checkpoint/verify_files.h"
@@ -95,6 +96,22 @@ class FillState : public StateVisitor {
   std::vector<std::byte> scratch_;
 };
 
+// Where the run of this directory saves, as its resolved configuration says; "": in the directory, or it does not say.
+std::string other_save_place(const std::string& run_dir) {
+  nlohmann::json config;
+  try {
+    config = parse_shallow(read_file(run_dir + "/config.resolved.json", size_t{16} << 20));
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kBadData) throw;
+    return "";
+  }
+  if (!config.is_object() || !config.contains("save") || !config["save"].is_string()) return "";
+  std::string place = config["save"].get<std::string>();
+  while (place.size() > 1 && place.back() == '/') place.pop_back();
+  const bool own = fs::path(place).lexically_normal() == fs::path(run_dir + "/checkpoints").lexically_normal();
+  return own ? "" : place;
+}
+
 }  // namespace
 
 std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory) {
@@ -144,6 +161,10 @@ std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path) {
   for (const std::string& directory : {plain, plain + "/checkpoints"}) {
     if (auto found = list_checkpoints(directory); !found.empty()) return found;
   }
+  const std::string elsewhere = other_save_place(plain);
+  if (!elsewhere.empty()) {
+    if (auto found = list_checkpoints(elsewhere); !found.empty()) return found;
+  }
   // What it is instead; a config.json alone is no sign, since folders of sweeps have one.
   const char *hf = "Hugging Face's format: `checkpoint import` makes one of it",
              *convert = "format: convert it to Hugging Face's, then `checkpoint import`";
@@ -153,7 +174,8 @@ std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path) {
                                           {"latest_checkpointed_iteration.txt", "Megatron-LM's ", convert},
                                           {"latest", "DeepSpeed's ", convert}})
     if (foreign.empty() && ::stat((plain + "/" + file).c_str(), &info) == 0) foreign = std::string("; ") + whose + what;
-  throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)" + foreign);
+  throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)" +
+                 (elsewhere.empty() ? "" : ", nor in " + elsewhere + ", where its run saves") + foreign);
 }
 
 ModelConfig model_of(const VerifiedCheckpoint& checkpoint) {

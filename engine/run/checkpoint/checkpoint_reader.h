@@ -36,8 +36,9 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory);
 Manifest verify_checkpoint(const std::string& checkpoint_dir, Control& control = one_rank(),
                            const GotOn& progress = {});
 
-// What a user may name: a checkpoint itself, a directory of checkpoints, or a run directory with `checkpoints/` in it.
-// Returns the checkpoints found there, newest first. Throws Error(kBadData) when there is none.
+// What a user may name: a checkpoint itself, a directory of checkpoints, or a run directory that has `checkpoints/` or
+// says in config.resolved.json where it saves. Returns the checkpoints found there, newest first. Throws
+// Error(kBadData) when there is none.
 std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path);
 
 struct LoadOptions {

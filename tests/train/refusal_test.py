@@ -50,6 +50,26 @@ class Refusals(RunCase):
         self.assertEqual(first.finish().code, 0)
         self.assertEqual(self.status(config)["state"], "finished")
 
+    def test_a_job_that_lost_its_directory_leaves_it_to_the_other(self):
+        """As behind SIGCONT, when a job on another host has taken the directory over meanwhile."""
+        config = self.config("lost")
+        first = self.start(config, faults=[{"at": "step.begin", "step": 3, "do": "delay:2.5"}])
+        self.assertTrue(first.wait_for("delay at step.begin, step 3"))
+        run = self.run_dir(config)
+        lease = json.dumps({"host": "elsewhere", "pid": 1, "job": "2", "token": "another", "heartbeat": 0.0})
+        for place in (run, run / "checkpoints"):
+            (place / "lease.new").write_text(lease)
+            os.replace(place / "lease.new", place / "lease.json")
+        status = json.dumps(dict(self.status(config), host="elsewhere"))
+        (run / "status.json").write_text(status)
+        done = first.finish()
+        self.expect(done, 73)
+        self.assertIn("taken over by host elsewhere", done.errors()[0])
+        self.assertEqual((run / "status.json").read_text(), status)
+        self.assertEqual([line["step"] for line in read_metrics(run)], [1, 2])
+        self.assertEqual((run / "lease.json").read_text(), lease)
+        self.assertFalse((run / "report.html").exists())
+
     def test_a_run_directory_has_one_run_wherever_it_saves(self):
         """Metrics and status lie in run_dir, whatever `save` says: beside it, below it, or the directory itself."""
         for i, (one, two) in enumerate(((None, "other"), ("some", "other"), ("d0/a", "d0/b"), ("d0", "other"), ("other", "d0"))):

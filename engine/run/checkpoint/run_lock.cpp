@@ -198,6 +198,11 @@ void RunLock::check() const {
              "; nothing was committed");
 }
 
+bool RunLock::taken_over() const {
+  const auto lease = read_lease(directory_);
+  return lease && lease->token != lease_.token;
+}
+
 void RunLock::beat(double every_seconds) {
   std::unique_lock guard(mutex_);
   while (!stop_signal_.wait_for(guard, std::chrono::duration<double>(every_seconds), [&] { return stopping_; })) {

@@ -49,6 +49,8 @@ class RunLock {
   // Fencing: re-reads the token; Error(kBusy) when the lease is no longer ours. Every commit asks first, so that an
   // orphan which lost the directory while it was cut off cannot commit anything.
   void check() const;
+  // Whether another job has the lease now; false where there is none. Error(kIo) where that cannot be told.
+  bool taken_over() const;
 
   const std::string& token() const { return lease_.token; }
   const std::string& job() const { return lease_.job; }

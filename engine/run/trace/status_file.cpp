@@ -204,8 +204,7 @@ bool StatusFile::failed_just_now() const {
   }
 }
 
-// Whether another rank has written the end meanwhile: what goes on must not take its place.
-bool StatusFile::others_ended() const {
+bool StatusFile::others_wrote() const {
   const std::string now = read_file_now(path_);
   return !now.empty() && now != known_;
 }
@@ -213,7 +212,7 @@ bool StatusFile::others_ended() const {
 void StatusFile::write(bool durable) {
   status_.updated = utc_now();
   last_write_ = std::chrono::steady_clock::now();
-  if (!durable && others_ended()) return;
+  if (!durable && others_wrote()) return;  // what goes on must not take the place of an end
   try {
     std::string text = to_json(status_);
     write_file_atomic(path_, text, durable);

@@ -67,6 +67,8 @@ class StatusFile {
   // The end, flushed to disk: state finished (0), preempted (75) or failed (all others). A lost peer (71) does not take
   // the place of what that peer has just failed of.
   void ended(ExitCode code, int64_t step, const std::string& message = "");
+  // Whether somebody else has written the file since this object did: another rank the end, or another job.
+  bool others_wrote() const;
   const RunStatus& status() const { return status_; }
   // As the run's job before this one left it; nullopt: this is the first.
   const std::optional<RunStatus>& last() const { return last_; }
@@ -76,7 +78,6 @@ class StatusFile {
  private:
   void write(bool durable);
   bool failed_just_now() const;
-  bool others_ended() const;
 
   std::string path_;
   RunStatus status_;

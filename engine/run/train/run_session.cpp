@@ -131,6 +131,31 @@ std::pair<int64_t, int64_t> RunSession::find_checkpoint() {
   return {count("progress/step"), count("progress/consumed_samples")};
 }
 
+bool RunSession::taken_over() {
+  const auto now = std::chrono::steady_clock::now();
+  if (taken_over_ || (looked_ && now - *looked_ < std::chrono::seconds(1))) return taken_over_;
+  looked_ = now;
+  try {
+    taken_over_ = lock_of_run().taken_over();
+  } catch (const Error&) {  // it cannot be told now; a save asks, too, and ends the job
+    return false;
+  }
+  if (taken_over_)
+    log_warning("warning: another job has taken over " + config_.run.run_dir +
+                ": this one records nothing there any more, and its next save ends it");
+  return taken_over_;
+}
+
+bool RunSession::is_of_another_job() {
+  looked_.reset();
+  if (taken_over()) return true;
+  try {
+    return !lease_has_token(config_.run.run_dir, lock_of_run().token()) && status_->others_wrote();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void RunSession::plans_steps() {
   if (status_) status_->plans_steps(config_.run.train_iters);
 }
@@ -332,7 +357,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
                              double step_ms, int64_t samples, const std::optional<StragglerWatch::Report>& stragglers) {
   const RunConfig& run = config_.run;
   step_ = progress.step;
-  if (!job_.first()) return;
+  if (!job_.first() || taken_over()) return;
   if (outcome.spike.spike) report_spike(outcome);
   StepRecord r;
   r.step = progress.step;
@@ -379,6 +404,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
 
 void RunSession::record_revisions(const PlanRevisions& revisions, int64_t updates) {
   if (!job_.first() || (revisions.empty() && !config_.run.compression.adapt && !revisions.replays())) return;
+  if (taken_over()) return;
   begun_ = revisions.begun_with(updates + 1);
   // The text grows with the run: it is made where it has changed, by what the next update is the first one under.
   if (begun_.empty() && recorded_revisions_) return;
@@ -407,7 +433,7 @@ void RunSession::report_spike(const StepOutcome& outcome) {
 }
 
 void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, Split split) {
-  if (!job_.first()) return;
+  if (!job_.first() || taken_over()) return;
   EvalRecord r;
   r.step = step;
   r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
@@ -457,6 +483,7 @@ void RunSession::finish(ExitCode code, const std::string& message) {
     return;
   }
   if (console_) console_->clear_bar();
+  if (is_of_another_job()) return;  // a status, metrics and a report that are that job's
   status_->ended(code, step_, message);
   if (!message.empty()) log_write_file(LogLevel::kError, "error: " + message);  // the console hears it from main
   log_write_file(LogLevel::kInfo,

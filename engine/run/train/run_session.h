@@ -85,7 +85,7 @@ class RunSession {
 
   // Writes the memory plan (refuse_what_does_not_fit) into status.json.
   void plans_memory(const std::string& planned);
-  // Writes the report and the final status.
+  // Writes the report and the final status; nothing where the run directory has become another job's.
   void finish(ExitCode code, const std::string& message);
 
   double minutes() const;
@@ -96,6 +96,12 @@ class RunSession {
   void keep_costs(const std::string& origin, const std::array<double, 3>& costs);
 
  private:
+  // Rank 0: whether another job has taken the run directory over while this one stood still. Looks once a second, so at
+  // once behind a longer stop.
+  bool taken_over();
+  // The same now, or that job has come and gone.
+  bool is_of_another_job();
+  const RunLock& lock_of_run() const { return run_lock_ ? *run_lock_ : store_->lock(); }
   void report_spike(const StepOutcome& outcome);
   nlohmann::json checkpoint_info() const;
   // How the layout of a checkpoint differs, for the log; empty when it is this run's.
@@ -122,6 +128,8 @@ class RunSession {
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<RunLock> run_lock_;  // rank 0 alone
   std::unique_ptr<CheckpointStore> store_;
+  std::optional<std::chrono::steady_clock::time_point> looked_;  // taken_over() did
+  bool taken_over_ = false;
   std::optional<VerifiedCheckpoint> found_;  // from find_checkpoint() to start()
   bool resumes_ = false;                     // found_ is of this run
   std::unique_ptr<StatusFile> status_;       // this and the next three: rank 0 alone

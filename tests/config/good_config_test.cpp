@@ -259,6 +259,21 @@ TEST(GoodConfig, SequenceParallelOnOneRankIsNoted) {
   EXPECT_NE(r.notes.front().text.find("no effect"), std::string::npos);
 }
 
+TEST(GoodConfig, WhatTheOptimizerDoesNotReadIsNoted) {
+  const auto noted = [](const std::string& type, const std::string& params) {
+    const ResolvedConfig r = load_config_text(
+        {{"a.json", with("\"optimizer\": {\"type\": \"" + type + "\", \"params\": {" + params + "}}")}}, {});
+    std::string keys;
+    for (const ConfigNote& n : r.notes)
+      if (n.text.find("has no effect: only optimizer.type") != std::string::npos) keys += n.key + " ";
+    return keys;
+  };
+  const std::string betas = "\"betas\": [0.9, 0.95]", momentum = "\"momentum\": 0.9";
+  EXPECT_EQ(noted("adam", betas + ", " + momentum), "optimizer.params.momentum ");
+  EXPECT_EQ(noted("sgd", betas + ", " + momentum), "optimizer.params.betas ");
+  EXPECT_EQ(noted("sgd", "\"betas\": [0.9, 0.999], \"eps\": 1e-8"), "") << "what they are by default";
+}
+
 TEST(GoodConfig, DerivedValues) {
   // NeoX: two thirds of 4h for gate and up together. Megatron: 8h/3 for each, rounded down to 64. Llama: rounded up.
   EXPECT_EQ(load("\"activation\": \"swiglu\"").model.ffn, 85);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "data/batch_ramp.h"
 #include "data/split.h"
@@ -11,6 +12,7 @@
 #include "engine/base/core/shipped.h"
 #include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
+#include "engine/run/config/key_table.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
@@ -314,9 +316,12 @@ void Resolver::schedule() {
       fail({"lr_wsd_decay_iters", "lr_wsd_decay_samples"},
            "warm-up and final decay together are longer than " + length);
   }
-  const Setting* momentum = given("optimizer.params.momentum");
-  if (momentum != nullptr && momentum->value.get<double>() != 0.0 && !is("optimizer.type", "sgd"))
-    note("optimizer.params.momentum", "only sgd has momentum");
+  for (const auto& [key, type] : {std::pair("optimizer.params.momentum", "sgd"),
+                                  std::pair("optimizer.params.betas", "adam"),
+                                  std::pair("optimizer.params.eps", "adam")})
+    if (known({"optimizer.type"}) && !is("optimizer.type", type) && given(key) != nullptr &&
+        value(key) != key_table().default_of(*key_table().find(key)))
+      note(key, std::string("has no effect: only optimizer.type ") + type + " reads it");
 }
 
 void Resolver::check_paths(const std::string& paths, const std::string& weights) {

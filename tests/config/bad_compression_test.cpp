@@ -140,6 +140,10 @@ TEST(BadCompression, CodecsAtSites) {
        "a.json:4:11: compression.zero.parameter.codec: sketch cannot be at zero.parameter: it adds up sparse "
        "contributions "
        "of several ranks, which only gradients are; block_int can"},
+      {"sketch of differences of weights",
+       rule("zero.parameter", "\"codec\": \"sketch\", \"residual\": \"value_difference\""),
+       "a.json:4:11: compression.zero.parameter.codec: sketch cannot be at zero.parameter: it adds up sparse "
+       "contributions of several ranks, which only gradients are; block_int can"},
       {"some of the weights", rule("zero.parameter", "\"codec\": \"top_k\""),
        "a.json:4:11: compression.zero.parameter.codec: top_k at zero.parameter needs residual value_difference: "
        "weights that "

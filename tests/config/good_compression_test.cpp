@@ -345,6 +345,12 @@ TEST(GoodCompression, Notes) {
                   std::string::npos,
               noted)
         << rate;
+  for (const char* site : {"zero.parameter", "tp.forward", "pp.backward", "embedding"})
+    EXPECT_NE(note(std::string("\"compression\": {\"") + site + "\": {\"codec\": \"zfp\", \"rate\": 2.25}}",
+                   std::string("compression.") + site + ".rate")
+                  .find("decode to zero"),
+              std::string::npos)
+        << site;
 }
 
 TEST(GoodCompression, ShippedOverlays) {

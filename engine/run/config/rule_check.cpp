@@ -23,6 +23,9 @@ bool is_tensor(Site s) {
 bool holds_tensors(Site s) {
   return s == Site::kDpGradient || s == Site::kZeroParameter || s == Site::kOuter;
 }
+bool has_sparse_sums(Site s) {
+  return s == Site::kDpGradient || s == Site::kEmbedding || s == Site::kOuter;
+}
 bool is_sequence(Site site) {
   return site == Site::kSequenceForward || site == Site::kSequenceBackward;
 }
@@ -135,7 +138,8 @@ class Check {
       return refuse(
           "needs weights that stay: placement.weights shards them, so gathered ones lie where another layer's were and "
           "there is nothing to add a difference to; say weights replicated, or residual none");
-    if (c.codec == "sketch" && r.kind != ResidualKind::kErrorFeedback)
+    // Elsewhere codec_at_site refuses the sketch itself.
+    if (c.codec == "sketch" && has_sparse_sums(site_) && r.kind != ResidualKind::kErrorFeedback)
       return refuse("cannot be around codec sketch; say error_feedback or none");
     if (c.codec == "low_rank" && r.kind == ResidualKind::kEma)
       return refuse("cannot be around codec low_rank; say " +
@@ -158,7 +162,7 @@ class Check {
                                    : ": activations are of full rank, and its warm start could not be replayed under "
                                      "recompute") +
                               "; block_int can");
-    if (name == "sketch" && !(site_ == Site::kDpGradient || site_ == Site::kEmbedding || site_ == Site::kOuter))
+    if (name == "sketch" && !has_sparse_sums(site_))
       fail({p + "codec"},
            "sketch cannot be at " + at() +
                ": it adds up sparse contributions of several ranks, which only gradients are; block_int can");

@@ -248,7 +248,7 @@ HfFamily hf_family_of(const ModelConfig& c) {
     if (!ok) throw_bad_config("export to Hugging Face: " + family + " cannot express " + what);
   };
   const bool gelu = c.activation != ActivationKind::kSwiglu, window = c.window != kNoWindow;
-  need(c.gain_norm, "each of gpt2, gpt_neox, llama and mistral", "norms without gain (non_parametric_layernorm)");
+  need(c.gain_norm, "gpt2, gpt_neox, llama and mistral", "norms without gain (non_parametric_layernorm)");
   if (c.positions == PositionKind::kLearned) {
     need(c.norm == NormKind::kLayerNorm && c.bias_norm, "gpt2 (learned positions)", "RMSNorm or a norm without bias");
     need(gelu, "gpt2 (learned positions)", "SwiGLU");

@@ -6,6 +6,7 @@
 // whole point of the design out of a Codec: {transform} x {selector and quantiser} x {residual}.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,6 +32,11 @@ struct MatrixShape {
   int64_t first = 0, rows = 0, cols = 0;
 };
 
+// Elements [first, first + count) of a message.
+struct ElementRange {
+  int64_t first = 0, count = 0;
+};
+
 // What a codec knows of the message that a piece belongs to. Sender and receivers hold the same values, but `threads`.
 struct Msg {
   uint64_t seed = 0;        // of this site and group: keys random numbers
@@ -43,7 +49,28 @@ struct Msg {
   int threads = 1;
   bool train = true;                      // false (evaluation): states do not change
   std::span<const MatrixShape> matrices;  // of the message, for matrix codecs; else empty
+  // Elements of no tensor, ascending: they are zero in every message and sum, and no residual is kept for them.
+  std::span<const ElementRange> padding = {};
 };
+
+// body(a, b) for each part [a, b) of n elements that is padding; the first of them has index `first` in the message.
+template <typename Body>
+void for_padding(const Msg& msg, int64_t first, int64_t n, const Body& body) {
+  for (const ElementRange& range : msg.padding) {
+    const int64_t from = std::max(range.first - first, int64_t{0}), to = std::min(range.first + range.count - first, n);
+    if (from < to) body(from, to);
+  }
+}
+// The same for each part between.
+template <typename Body>
+void for_data(const Msg& msg, int64_t first, int64_t n, const Body& body) {
+  int64_t at = 0;
+  for_padding(msg, first, n, [&](int64_t from, int64_t to) {
+    if (at < from) body(at, from);
+    at = to;
+  });
+  if (at < n) body(at, n);
+}
 
 struct Traits {
   bool alias = false;        // identity: the wire bytes are the input's memory, nothing is packed

@@ -44,6 +44,7 @@ void Coder::Parts::decode(const Msg& msg, const Share& share, int64_t at, int64_
   part.first += at;
   part.rank = share.rank;
   part.threads = threads;
+  if (spec.hadamard) part.padding = {};  // as message_of() in packing
   std::span<const std::byte> payload = share.payload;
   if (n < total) {
     const size_t start = at == 0 ? 0 : codec->wire_bytes(at, DType::f32);

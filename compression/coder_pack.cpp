@@ -34,6 +34,7 @@ Msg Coder::Parts::message_of(const Piece& piece, const Tile& t) const {
   Msg msg = piece.msg;
   msg.first += t.at;
   msg.threads = t.threads;
+  if (spec.hadamard) msg.padding = {};  // the transform mixes it with data
   return msg;
 }
 
@@ -234,6 +235,8 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   const size_t bytes = direct    ? p.pack_direct(piece, sums)
                        : p.tiled ? p.pack_tiled(piece, sums)
                                  : p.pack_whole(piece, sums);
+  if (remember)
+    for_padding(msg, msg.first, n, [&](int64_t from, int64_t to) { own->forget(msg.first + from, to - from); });
   sums.non_finite = std::min<int64_t>(sums.non_finite, 1);  // of the piece, not of its tiles
   stats.add(sums);
   return bytes;

@@ -170,6 +170,12 @@ class StateVector {
   void zero() {
     if (count_ > 0) place_.clear(open(0, count_).write, size());
   }
+  // Zeroes elements [first, first + n) of what open() gave in this step, behind whatever wrote them.
+  void clear(int64_t first, int64_t n) {
+    if (count_ == 0 || n == 0) return;
+    T* const written = at(on_skip_ == OnSkip::kRestore ? provisional_ : committed_, first);
+    place_.clear(written, static_cast<size_t>(n) * sizeof(T));
+  }
   void commit() {
     if (dirty_ && on_skip_ == OnSkip::kRestore) {
       ranges_.commit(count_, copy());

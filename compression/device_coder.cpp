@@ -119,6 +119,8 @@ size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View referen
     }
   }
   codec_->queue_pack(exec, msg, job, kept != nullptr ? kept->codec() : nullptr);
+  if (remember)
+    for_padding(msg, msg.first, n, [&](int64_t from, int64_t to) { kept->forget(msg.first + from, to - from); });
   return bytes;
 }
 

@@ -74,6 +74,12 @@ class CoderStateOn final : public CompressionState {
     open.scales = scales_.open(first / kEmaBlock, blocks_of(n));
     return open;
   }
+  // Nothing is kept of elements [first, first + n), which open() gave: behind packing.
+  void forget(int64_t first, int64_t n) {
+    values_.clear(first, n);
+    halves_.clear(first, n);
+    codes_.clear(first, n);
+  }
   void commit() override {
     values_.commit();
     halves_.commit();

@@ -40,6 +40,7 @@ ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, in
   if (slot.count == 0) {
     slot.count = count;
     slot.matrices.assign(key.matrices.begin(), key.matrices.end());
+    slot.padding.assign(key.padding.begin(), key.padding.end());
     if (slot.matrices.empty() && rows > 0) slot.matrices.push_back({0, rows, count / rows});
   }
   const SiteCompression& compression = compression_of(key);
@@ -83,6 +84,7 @@ Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
   msg.threads = clock_->threads;
   msg.train = clock_->train;
   msg.matrices = slot.matrices;
+  msg.padding = slot.padding;
   return msg;
 }
 

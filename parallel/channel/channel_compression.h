@@ -102,6 +102,7 @@ struct MessageKey {
   uint32_t slot = 0;
   int rule = 0;                                // number among the site's rules; kNoRule: uncoded
   std::span<const MatrixShape> matrices = {};  // in the message; empty: it is one, of its view's shape
+  std::span<const ElementRange> padding = {};  // in the message: Msg::padding
   const SiteCompression* as = nullptr;         // of another site: code it as there (stateless only)
   // Of a message that ranks send in parts: the number of this part, and the elements of the largest, by which all of
   // them are coded or not. largest_part 0: the message is whole.
@@ -137,6 +138,7 @@ class ChannelStates {
     std::unique_ptr<CompressionState> first, sums, rounds;
     std::unique_ptr<CompressionState> round_residual;  // CoderState, or DeviceCoderState
     std::vector<MatrixShape> matrices;
+    std::vector<ElementRange> padding;
     std::vector<MatrixShape> parts;  // the matrix that each part of a message in parts is
     int64_t count = 0;
     uint64_t pass = 0;      // of the last message

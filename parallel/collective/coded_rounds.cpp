@@ -47,6 +47,7 @@ class RoundInput {
     double signal = 0.0, error = 0.0, residual = 0.0;
     for (int64_t i = 0; i < x_.count(); ++i) signal += static_cast<double>(e[i]) * e[i];
     call_.codec->own_error(call_.msg, x_, *call_.state);
+    for_padding(call_.msg, 0, x_.count(), [e](int64_t from, int64_t to) { std::fill(e + from, e + to, 0.0f); });
     const float unscale = 1.0f / call_.msg.loss_scale;
     for (int64_t i = 0; i < x_.count(); ++i) {
       error += static_cast<double>(e[i]) * e[i];
@@ -150,6 +151,9 @@ void queue_rounds(GroupLane lane, RoundCall call, View whole, int64_t first, Vie
     codec.queue_absorb(r, kernels(), call.msg, job, *call.state);
   }
   codec.queue_result(kernels(), call.msg, job, first, out, accumulate, *call.state);
+  if (job.now != nullptr)
+    for_padding(call.msg, 0, job.count,
+                [&](int64_t from, int64_t to) { call.residual_on_device->forget(from, to - from); });
   work.ticket = traffic.finish(note);
   if (call.counters == nullptr) return;
   const IssueLock lock(*lane.core);

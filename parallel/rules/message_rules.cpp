@@ -73,4 +73,20 @@ std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const
   return matrices;
 }
 
+std::vector<ElementRange> padding_in(const Range& range, const Unit& unit) {
+  std::vector<ElementRange> padding;
+  int64_t at = unit.first;  // behind the segments so far
+  const auto add_up_to = [&](int64_t end) {
+    const int64_t start = unit.first + range.first;
+    const int64_t first = std::max(at - start, int64_t{0}), last = std::min(end - start, range.count);
+    if (first < last) padding.push_back({first, last - first});
+  };
+  for (const Segment& segment : unit.segments) {
+    add_up_to(segment.offset);
+    at = segment.offset + segment.count;
+  }
+  add_up_to(unit.first + unit.count);
+  return padding;
+}
+
 }  // namespace thinwire

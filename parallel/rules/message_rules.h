@@ -45,6 +45,8 @@ std::vector<RuleRange> rule_ranges(std::span<const UnitRule> rules, const Unit& 
 // matrices that the range splits, which travel as they are: matrix codecs take whole matrices. A matrix is what this
 // rank holds of it (rectangles stacked, as in its segment).
 std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const ParamList& params);
+// The elements inside [range] of a unit that belong to no tensor, positions relative to the range.
+std::vector<ElementRange> padding_in(const Range& range, const Unit& unit);
 
 // Which messages between stages a rule codes. Computed from the plans of all stages, so it is the same on all ranks.
 //

@@ -235,7 +235,7 @@ void scatter_pieces(Way& way, GradientChannels& channels, const UnitShard& unit,
     if (!channels.shard || buffers.full.count() == 0) break;
     const PieceRanges& ranges = piece.ranges;
     way.reduce_scatter(channels.shard, part_of(buffers.full, whole, piece.range), ranges.shard_bounds,
-                       part_of_shard(unit, buffers, ranges.refined), true, piece.key(piece.shard_matrices));
+                       part_of_shard(unit, buffers, ranges.refined), true, piece.key(piece.shard));
   }
 }
 
@@ -248,11 +248,11 @@ void sum_pieces(Way& way, GradientChannels& channels, const UnitShard& unit, std
     const View sum = part_of_shard(unit, buffers, ranges.mine);
     if (channels.refine) {
       way.reduce_scatter(channels.refine, part_of_shard(unit, buffers, ranges.refined), ranges.refine_bounds, sum,
-                         false, piece.key(piece.refine_matrices));
+                         false, piece.key(piece.refine));
     }
     for (Channel* channel : {&channels.replicas, &channels.pair}) {
       if (!*channel || ranges.mine.count == 0) continue;
-      way.all_reduce(*channel, sum, piece.key(piece.mine_matrices));
+      way.all_reduce(*channel, sum, piece.key(piece.mine));
     }
   }
 }
@@ -306,19 +306,19 @@ Ticket GradientReduction::finish(const UnitShard& unit, std::span<const UnitPiec
 
 void GradientReduction::prepare(std::span<const UnitPiece> pieces) {
   const bool through_host = !stay_on_device(pieces);
-  const auto as_sent = [&](const UnitPiece& piece, std::span<const MatrixShape> matrices) {
-    MessageKey key = piece.key(matrices);
+  const auto as_sent = [&](const UnitPiece& piece, const MessageContent& content) {
+    MessageKey key = piece.key(content);
     key.staged = through_host;
     return key;
   };
   for (const UnitPiece& piece : pieces) {
     const PieceRanges& ranges = piece.ranges;
-    channels_.shard.prepare(as_sent(piece, piece.shard_matrices), piece.range.count, ChannelUse::kScatter,
+    channels_.shard.prepare(as_sent(piece, piece.shard), piece.range.count, ChannelUse::kScatter,
                             ranges.shard_bounds);
-    channels_.refine.prepare(as_sent(piece, piece.refine_matrices), ranges.refined.count, ChannelUse::kScatter,
+    channels_.refine.prepare(as_sent(piece, piece.refine), ranges.refined.count, ChannelUse::kScatter,
                              ranges.refine_bounds);
     for (Channel* channel : {&channels_.replicas, &channels_.pair})
-      channel->prepare(as_sent(piece, piece.mine_matrices), ranges.mine.count, ChannelUse::kAllReduce);
+      channel->prepare(as_sent(piece, piece.mine), ranges.mine.count, ChannelUse::kAllReduce);
   }
 }
 

@@ -41,9 +41,12 @@ std::vector<UnitPiece> split_unit(std::span<const UnitRule> rules, int unit_numb
     TW_CHECK(pieces.size() < kMostPieces, "a unit in more than ", kMostPieces, " messages");
     const size_t number = static_cast<size_t>(unit_number * kMostPieces) + pieces.size();
     UnitPiece piece = make_piece(range, static_cast<uint32_t>(number), rule, shard);
-    piece.shard_matrices = matrices_in(range, unit, params);
-    if (piece.ranges.refined.count > 0) piece.refine_matrices = matrices_in(piece.ranges.refined, unit, params);
-    if (piece.ranges.mine.count > 0) piece.mine_matrices = matrices_in(piece.ranges.mine, unit, params);
+    const auto content_of = [&](const Range& of) {
+      return MessageContent{matrices_in(of, unit, params), padding_in(of, unit)};
+    };
+    piece.shard = content_of(range);
+    if (piece.ranges.refined.count > 0) piece.refine = content_of(piece.ranges.refined);
+    if (piece.ranges.mine.count > 0) piece.mine = content_of(piece.ranges.mine);
     pieces.push_back(std::move(piece));
   };
   if (rules.empty())

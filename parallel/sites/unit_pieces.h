@@ -18,22 +18,29 @@ struct PieceRanges {
   Range refined, mine;  // the piece inside `gradients`, inside `optimizer`; relative to the unit's start
 };
 
+// What lies in a message, positions relative to its start: whole matrices, and elements of no tensor.
+struct MessageContent {
+  std::vector<MatrixShape> matrices;
+  std::vector<ElementRange> padding;
+};
+
 // A range of a unit that travels as one message, all of it under one rule.
 struct UnitPiece {
   Range range;  // elements, relative to the unit's start
   uint32_t slot = 0;
   int rule = 0;  // see MessageKey
-  // The matrices that lie whole in `range`, in ranges.refined and in ranges.mine, positions relative to the start of
-  // that: for the sums over the gradients' level, over the optimizer's level, and between replicas.
-  std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
+  // Of `range`, of ranges.refined and of ranges.mine: for the sums over the gradients' level, over the optimizer's
+  // level, and between replicas.
+  MessageContent shard, refine, mine;
   PieceRanges ranges;
   bool awaited = false;  // see MessageKey
-  MessageKey key(std::span<const MatrixShape> matrices) const {
-    return {.slot = slot, .rule = rule, .matrices = matrices, .awaited = awaited};
+  // content: outlives the key.
+  MessageKey key(const MessageContent& content) const {
+    return {.slot = slot, .rule = rule, .matrices = content.matrices, .padding = content.padding, .awaited = awaited};
   }
 };
 
-// A piece without matrices.
+// A piece whose contents nobody knows.
 UnitPiece make_piece(Range range, uint32_t slot, int rule, const UnitShard& shard);
 
 // Tensors fall under the first of `rules` that selects them; without rules the unit is one piece, under kNoRule. Slots

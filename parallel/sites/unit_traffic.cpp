@@ -198,7 +198,7 @@ void UnitTraffic::list_param_syncs() {
 }
 
 void UnitTraffic::zero_padding(const UnitMemory& unit, View buffer, int64_t first) {
-  for (const Range& range : unit.padding) {
+  for (const ElementRange& range : unit.padding) {
     const int64_t from = std::max(range.first - first, int64_t{0});
     const int64_t to = std::min(range.first + range.count - first, buffer.count());
     if (from >= to) continue;
@@ -211,6 +211,7 @@ Ticket UnitTraffic::sync_unit(int u) {
   UnitMemory& unit = memory(u);
   zero_padding(unit, unit.weights, unit.shard.weights.first);
   MessageKey key = unit.weights_key;
+  key.padding = unit.weights_padding;
   if (syncing_raw_) key.rule = kNoRule;
   return weights_site(unit).sync(key, unit.shard, syncing_raw_ ? View{} : unit.master, unit.weights, stream_);
 }

@@ -40,7 +40,8 @@ struct UnitMemory {
   MessageKey weights_key;         // of its parameter all-gather and of gathers before use
   // Elements of no tensor, in units that are compressed. A lossy block that holds padding beside tensors decodes it to
   // noise, and no checkpoint holds padding. So it is zeroed behind reductions and before parameter all-gathers.
-  std::vector<Range> padding;
+  std::vector<ElementRange> padding;
+  std::vector<ElementRange> weights_padding;  // of it what lies in `weights`, relative to the start of that
 };
 
 // Order and waits. All ranks of a data-parallel group run the same plan, so they pass the same events in the same

@@ -202,6 +202,39 @@ TEST(Coder, SkippedStepsLeaveNoTraceOrZeros) {
   }
 }
 
+// Whatever a codec makes of it, and however the message is cut.
+TEST(Coder, ResidualsKeepNothingOfPadding) {
+  const std::vector<ElementRange> padding = {{100, 28}, {700, 1600}, {4096, 3}};
+  const int64_t n = 4096 + 357;
+  for (const Subject& s : subjects()) {
+    for (const ResidualSpec& kind : kMemories) {
+      for (OnSkip on_skip : {OnSkip::kRestore, OnSkip::kZero}) {
+        const Coder coder(s.codec, with(s.hadamard), keeping(kind, on_skip));
+        SCOPED_TRACE(coder.name());
+        const auto whole = coder.make_state(n, {}), cut = coder.make_state(n, {});
+        const int64_t middle = coder.granule() == 0 ? n : 2048 / coder.granule() * coder.granule();
+        for (int64_t step = 0; step < 3; ++step) {
+          const std::vector<float> x = make_data(DataKind::kGaussian, n, static_cast<uint64_t>(step) + 1);
+          Msg msg = message(step);
+          msg.padding = padding;
+          pack(coder, x, whole.get(), msg);
+          pack(coder, std::span(x).first(static_cast<size_t>(middle)), cut.get(), msg);
+          msg.first = middle;
+          if (middle < n) pack(coder, std::span(x).subspan(static_cast<size_t>(middle)), cut.get(), msg);
+          whole->commit();
+          cut->commit();
+          const std::vector<float> after = residual_of(*whole);
+          for (const ElementRange& range : padding)
+            for (int64_t i = 0; i < range.count; ++i)
+              ASSERT_EQ(after[static_cast<size_t>(range.first + i)], 0.0f) << range.first + i;
+          EXPECT_GT(square_sum(after), 0.0);
+          EXPECT_TRUE(save(*whole) == save(*cut));
+        }
+      }
+    }
+  }
+}
+
 // Law 8: the flag is up, and even if nobody skipped the step no NaN would stay in the residual.
 TEST(Coder, NonFiniteInputDoesNotPoisonTheResidual) {
   for (const Subject& s : subjects()) {

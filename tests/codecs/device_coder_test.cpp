@@ -105,6 +105,8 @@ class Twins {
     device_state_ = point_.device->make_state(slot_count_, {}, {&device_, &stream_});
     msg_.seed = random_(), msg_.slot = static_cast<uint32_t>(random_() % 9), msg_.first = first_;
     msg_.step = within(random_, 0, 100), msg_.rank = static_cast<int>(random_() % 4), msg_.ranks = 4;
+    if (count_ % 3 == 0) padding_ = {{first_ + count_ / 3, 1 + count_ / 7}, {first_ + count_ - 1, 9}};
+    msg_.padding = padding_;
     if (host.value_difference()) {
       replica_ = as_dtype(random_values(random_, count_, false), replica_type_);
       device_replica_.emplace(device_, replica_, shift(size_of(replica_type_)));
@@ -269,6 +271,7 @@ class Twins {
   Bytes replica_;
   std::optional<Buffer> device_replica_;
   Msg msg_;
+  std::vector<ElementRange> padding_;
   std::vector<Message> messages_;
   std::vector<Sum> sums_;
   std::vector<std::unique_ptr<Bytes>> plain_;

@@ -178,6 +178,39 @@ TEST(MessageRules, MatricesAreWholeAndWhereTheySay) {
   }
 }
 
+// Element by element: in front of tensors, between them, behind the last.
+TEST(MessageRules, PaddingIsWhatNoTensorHolds) {
+  std::mt19937 random(11);
+  int64_t several = 0;
+  for (const ParamList& params : parameter_lists()) {
+    const FlatLayout layout = make_flat_layout(params);
+    for (const Unit& unit : layout.units) {
+      if (unit.count == 0) continue;
+      std::vector<bool> empty(static_cast<size_t>(unit.count), true);
+      for (const Segment& s : unit.segments) std::fill_n(empty.begin() + (s.offset - unit.first), s.count, false);
+      for (int draw = 0; draw < 20; ++draw) {
+        Range range{0, unit.count};
+        if (draw > 0) {
+          range.first = static_cast<int64_t>(random() % static_cast<uint64_t>(unit.count));
+          range.count = static_cast<int64_t>(random() % static_cast<uint64_t>(unit.count - range.first + 1));
+        }
+        const std::vector<ElementRange> found = padding_in(range, unit);
+        std::vector<bool> marked(static_cast<size_t>(range.count), false);
+        int64_t end = 0;
+        for (const ElementRange& r : found) {
+          ASSERT_TRUE(r.first >= end && r.count > 0 && r.first + r.count <= range.count);
+          end = r.first + r.count;
+          std::fill_n(marked.begin() + r.first, r.count, true);
+        }
+        const auto from = empty.begin() + range.first;
+        ASSERT_EQ(marked, std::vector<bool>(from, from + range.count));
+        several += found.size() > 1 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(several, 100);
+}
+
 TEST(MessageRules, GateAndUpAreOneMatrix) {
   ModelShard shard = ModelShard::all_of(llama_tiny());
   shard.tensor_size = 2, shard.tensor_rank = 1;

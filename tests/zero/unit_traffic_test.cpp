@@ -20,7 +20,7 @@ TEST(UnitTraffic, AnyPlacementGivesTheBitsOfOneRank) {
 TEST(UnitPiece, ItsKeySaysWhatIsAwaitedAndIsNoPart) {
   UnitPiece piece;
   piece.slot = 7, piece.rule = 2, piece.awaited = true;
-  const MessageKey key = piece.key(piece.shard_matrices);
+  const MessageKey key = piece.key(piece.shard);
   EXPECT_TRUE(key.awaited);
   EXPECT_EQ(key.part, 0);
   EXPECT_EQ(key.slot, 7u);

@@ -84,17 +84,6 @@ SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh) {
 
 namespace {
 
-std::vector<Range> padding_of(const Unit& unit) {
-  std::vector<Range> ranges;
-  int64_t at = unit.first;
-  for (const Segment& s : unit.segments) {
-    if (s.offset > at) ranges.push_back({at - unit.first, s.offset - at});
-    at = s.offset + s.count;
-  }
-  if (at < unit.first + unit.count) ranges.push_back({at - unit.first, unit.first + unit.count - at});
-  return ranges;
-}
-
 // What this rank's forward begins with, and its backward ends with.
 bool is_awaited(const RankLayout& layout, int unit) {
   if (unit == attention_unit(layout.shard.chunks.front().first)) return true;
@@ -134,7 +123,11 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
                                                     !codes_within(rule.sum_codec, kQuantum) || (uneven && draws(rule)));
     }
     unit.pieces = split_unit(mine, number, unit.shard, store.layout().units[u], store.params());
-    if (!rules.empty() || !parameter.empty()) unit.padding = padding_of(store.layout().units[u]);
+    if (!rules.empty() || !parameter.empty()) {
+      const Unit& place = store.layout().units[u];
+      unit.padding = padding_in({0, place.count}, place);
+      unit.weights_padding = padding_in(unit.shard.weights, place);
+    }
     MessageKey& weights = unit.weights_key;
     weights.rule = rule_of_unit(parameter, stage, number, layers);
     // A tied embedding is one message of two stages: alike on both.

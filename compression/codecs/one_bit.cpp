@@ -4,9 +4,14 @@
 // s = mean |x|, the one nearest to x in the l2 norm: |x - decoded|^2 = (1 - r^2) |x|^2 with r = |x|_1 / (sqrt(n)
 // |x|_2), so error feedback contracts whatever x is. Or, as the released 1-bit Adam does, s = |x|_2 / sqrt(n), which
 // loses more than |x|^2 where r < 1/2: it is allowed a residual because it was published with one. Sums are in double,
-// in an order that depends on the number of elements alone. A message (or block) that holds NaN or infinity raises
-// Encoded::non_finite and has a NaN scale: all of it decodes to NaN. Whole messages take 4 + ceil(n / 8) bytes, others
-// BlockLayout's with 4 bytes a scale. Bit i of a byte, from the low end, is set where element i is below 0.
+// in an order that depends on the number of elements and on where padding lies, no more. A message (or block) that
+// holds NaN or infinity raises Encoded::non_finite and has a NaN scale: all of it decodes to NaN. Whole messages take
+// 4 + ceil(n / 8) bytes, others BlockLayout's with 4 bytes a scale. Bit i of a byte, from the low end, is set where
+// element i is below 0.
+//
+// Padding counts in no scale and decodes to zero: else flat messages of small tensors, half of them padding, would
+// have scales that are half of what they should be.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -39,20 +44,16 @@ class OneBit final : public BlockCodec {
     if (!whole()) return BlockCodec::encode(msg, in, out, state);
     const size_t bytes = wire_bytes(n, DType::f32);
     TW_CHECK(out.size() >= bytes, name_, ": room for ", out.size(), " bytes, needs ", bytes);
-    const bool finite = n == 0 || encode_whole(msg.threads, in.as<float>(), n, reinterpret_cast<uint8_t*>(out.data()));
+    const bool finite = n == 0 || encode_whole(msg, in.as<float>(), n, reinterpret_cast<uint8_t*>(out.data()));
     return {bytes, !finite};
   }
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
-    const int64_t n = out.count();
-    if (!whole()) return BlockCodec::decode(msg, in, out, accumulate);
-    check_payload(name_, in, wire_bytes(n, DType::f32), n);
-    if (n == 0) return;
-    const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
-    const float scale = read_scale(from);
-    if (!possible(scale)) throw_bad_data(name_ + ": a scale in a payload that no encoder writes; it was damaged");
-    parallel_blocks(msg.threads, n, kRun, [&](int64_t first, int64_t last) {
-      kernels_.unpack(from + 4 + first / 8, last - first, scale, out.as<float>() + first, accumulate);
-    });
+    if (whole())
+      decode_whole(msg, in, out, accumulate);
+    else
+      BlockCodec::decode(msg, in, out, accumulate);
+    float* const y = out.as<float>();  // also what is added to holds zeros there
+    for_padding(msg, msg.first, out.count(), [y](int64_t from, int64_t to) { std::fill(y + from, y + to, 0.0f); });
   }
 
  private:
@@ -64,9 +65,24 @@ class OneBit final : public BlockCodec {
     for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
     return std::isinf(sum) ? std::numeric_limits<double>::quiet_NaN() : sum;
   }
-  // From the sum over n elements; NaN if that is NaN.
-  float scale_of(double sum, int64_t n) const {
-    double mean = sum / static_cast<double>(n);
+  // Elements that are data, and their sum.
+  struct Sum {
+    double sum = 0.0;
+    int64_t count = 0;
+  };
+  // Of n elements, the first of which has this index in the message.
+  Sum data_sum(const Msg& msg, const float* x, int64_t first, int64_t n) const {
+    Sum data;
+    for_data(msg, first, n, [&](int64_t from, int64_t to) {
+      data.sum += sum_of(x + from, to - from);
+      data.count += to - from;
+    });
+    return data;
+  }
+  // NaN if the sum is NaN.
+  float scale_of(const Sum& data) const {
+    if (data.count == 0) return 0.0f;
+    double mean = data.sum / static_cast<double>(data.count);
     if (rms_) mean = std::sqrt(mean);
     return std::isnan(mean) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(mean);
   }
@@ -77,24 +93,35 @@ class OneBit final : public BlockCodec {
   }
   static bool possible(float scale) { return !std::signbit(scale) && !std::isinf(scale); }
 
-  bool encode_whole(int threads, const float* x, int64_t n, uint8_t* out) const {
-    std::vector<double> sums(static_cast<size_t>((n + kRun - 1) / kRun));
-    parallel_blocks(threads, n, kRun, [&](int64_t first, int64_t last) {
-      sums[static_cast<size_t>(first / kRun)] = sum_of(x + first, last - first);
+  bool encode_whole(const Msg& msg, const float* x, int64_t n, uint8_t* out) const {
+    std::vector<Sum> sums(static_cast<size_t>((n + kRun - 1) / kRun));
+    parallel_blocks(msg.threads, n, kRun, [&](int64_t first, int64_t last) {
+      sums[static_cast<size_t>(first / kRun)] = data_sum(msg, x + first, msg.first + first, last - first);
       kernels_.pack(x + first, last - first, out + 4 + first / 8);
     });
-    double sum = 0.0;
-    for (double s : sums) sum += s;
-    const float scale = scale_of(sum, n);
+    Sum all;
+    for (const Sum& s : sums) all.sum += s.sum, all.count += s.count;
+    const float scale = scale_of(all);
     std::memcpy(out, &scale, sizeof scale);
     return !std::isnan(scale);
   }
-  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
+  void decode_whole(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
+    const int64_t n = out.count();
+    check_payload(name_, in, wire_bytes(n, DType::f32), n);
+    if (n == 0) return;
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
+    const float scale = read_scale(from);
+    if (!possible(scale)) throw_bad_data(name_ + ": a scale in a payload that no encoder writes; it was damaged");
+    parallel_blocks(msg.threads, n, kRun, [&](int64_t first, int64_t last) {
+      kernels_.unpack(from + 4 + first / 8, last - first, scale, out.as<float>() + first, accumulate);
+    });
+  }
+  bool encode_group(const Msg& msg, const float* x, int64_t first, int64_t n, uint8_t* out) const override {
     const int64_t block = layout_.block, blocks = (n + block - 1) / block;
     bool finite = true;
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t count = std::min(block, n - b * block);
-      const float scale = scale_of(sum_of(x + b * block, count), count);
+      const float scale = scale_of(data_sum(msg, x + b * block, msg.first + first + b * block, count));
       std::memcpy(out + b * 4, &scale, sizeof scale);
       finite &= !std::isnan(scale);
     }

@@ -29,6 +29,31 @@ TEST(OneBit, GoldenBytes) {
   EXPECT_TRUE(bad);
 }
 
+// It counts in no scale and decodes to zero, in a piece as in the whole. Before, flat messages of small tensors had
+// scales that were far too small, and signs of nothing in their residuals.
+TEST(OneBit, PaddingIsNoData) {
+  const std::vector<ElementRange> padding = {{3, 2}, {7, 2}}, tail = {{70, 122}};
+  const std::vector<float> x = {1, -2, 3, 0, 0, 4, -5, 0, 0}, part = {4, -5, 0, 0};
+  Msg msg = law_msg();
+  msg.padding = padding;
+  expect_hex(encode_bytes(*make(), x, msg), "00004040 4200");  // 15 / 5
+  EXPECT_EQ(round_trip(*make(), x, msg), (std::vector<float>{3, -3, 3, 0, 0, 3, -3, 0, 0}));
+  const auto rms = make_codec({"one_bit", {{"magnitude", "rms"}}}).codec;
+  EXPECT_FLOAT_EQ(round_trip(*rms, x, msg)[1], -std::sqrt(11.0f));
+  msg.first = 5;
+  EXPECT_EQ(round_trip(*make(), part, msg), (std::vector<float>{4.5f, -4.5f, 0, 0}));
+  // Blocks: without padding, with some, of nothing else.
+  std::vector<float> blocks(192, 0.0f), sum(192, 0.0f);
+  std::fill_n(blocks.begin(), 64, -1.0f), std::fill_n(blocks.begin() + 64, 6, 2.0f);
+  std::fill_n(sum.begin(), 64, -2.0f), std::fill_n(sum.begin() + 64, 6, 4.0f);
+  msg.first = 0;
+  msg.padding = tail;
+  const Bytes payload = encode_bytes(*make(64), blocks, msg);
+  expect_hex(payload, "0000803f 00000040 00000000 ffffffffffffffff 00000000000000000000000000000000");
+  const Bytes before = test::as_dtype(blocks, DType::f32);
+  EXPECT_EQ(test::as_floats(test::decode_raw(*make(64), payload, before, DType::f32, true, msg), DType::f32), sum);
+}
+
 // Whole vectors as the tail above: both zeros and what is above are +, the least number below 0 is -.
 TEST(OneBit, ZerosArePositiveInEveryLane) {
   for (int64_t i = 0; i < 128; ++i) {

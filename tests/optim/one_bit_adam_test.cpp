@@ -13,6 +13,7 @@
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/job.h"
 #include "engine/run/train/run_session.h"
+#include "parallel/sites/unit_pieces.h"
 #include "tests/mesh/mesh_harness.h"
 #include "tests/support/local_world.h"
 
@@ -367,7 +368,9 @@ TEST(OneBitAdam, ParametersWithoutGradientsStayPut_exp_avg_mask) {
     EXPECT_TRUE(r.momentum()->active());
     for (int64_t i = kVocab * table.cols(); i < table.count(); ++i)
       ASSERT_EQ(table.as<float>()[i], before[static_cast<size_t>(i)]) << name << " " << i;
-    // Padding behind tensors, too: it is zero, and stays zero.
+    // Padding behind tensors, too: it is zero, and stays zero. No residual keeps signs of it.
+    const Memory memory = engine.state();
+    int kept = 0;
     for (size_t u = 0; u < store.units().size(); ++u) {
       const Unit& unit = store.layout().units[u];
       std::vector<char> used(static_cast<size_t>(unit.count), 0);
@@ -376,7 +379,21 @@ TEST(OneBitAdam, ParametersWithoutGradientsStayPut_exp_avg_mask) {
         if (used[static_cast<size_t>(i)]) continue;
         ASSERT_EQ(store.units()[u].full.as<float>()[i], 0.0f) << "unit " << u << " at " << i;
       }
+      const std::string message = "/" + std::to_string(static_cast<int>(u) * kMostPieces);
+      for (const auto& [state, bytes] : memory.values) {
+        if (state.find(message + "/first/residual") == std::string::npos &&
+            state.find(message + "/sums/residual") == std::string::npos)
+          continue;
+        std::vector<float> residual(static_cast<size_t>(unit.count));
+        ASSERT_EQ(bytes.size(), residual.size() * sizeof(float)) << state;
+        std::memcpy(residual.data(), bytes.data(), bytes.size());
+        for (size_t i = 0; i < residual.size(); ++i) {
+          ASSERT_TRUE(used[i] || residual[i] == 0.0f) << state << " at " << i << ": " << residual[i];
+          kept += residual[i] != 0.0f ? 1 : 0;
+        }
+      }
     }
+    EXPECT_GT(kept, 0);
   });
 }
 

@@ -38,7 +38,7 @@ TEST(OneBit, PaddingIsNoData) {
   msg.padding = padding;
   expect_hex(encode_bytes(*make(), x, msg), "00004040 4200");  // 15 / 5
   EXPECT_EQ(round_trip(*make(), x, msg), (std::vector<float>{3, -3, 3, 0, 0, 3, -3, 0, 0}));
-  const auto rms = make_codec({"one_bit", {{"magnitude", "rms"}}}).codec;
+  const auto rms = make_codec({"one_bit", {{"magnitude", std::string("rms")}}}).codec;
   EXPECT_FLOAT_EQ(round_trip(*rms, x, msg)[1], -std::sqrt(11.0f));
   msg.first = 5;
   EXPECT_EQ(round_trip(*make(), part, msg), (std::vector<float>{4.5f, -4.5f, 0, 0}));

@@ -12,6 +12,7 @@
 #include "engine/run/config/layout_text.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/named_shapes.h"
+#include "engine/run/train/dry_run.h"
 
 namespace thinwire::search_test {
 namespace {
@@ -41,6 +42,10 @@ RunConfig large_batch(std::vector<std::string> more) {
   return config_of(more);
 }
 
+double saved_by(const std::vector<std::string>& overrides) {
+  return static_cast<double>(save_bytes(config_of(overrides)));
+}
+
 TEST(Search, OrdersWithinBoundsAndMemory) {
   const Cluster cluster = two_nodes(1.0);
   const SearchResult r = search(config_of, cluster, {"none", "bf16_wire"});
@@ -52,22 +57,45 @@ TEST(Search, OrdersWithinBoundsAndMemory) {
       EXPECT_GE(r.best[i].prediction.step_ms, r.best[i - 1].prediction.step_ms);
     }
   }
-  // The limit is for all of it: what is planned, and what operations under way take as well.
+  // The limit is for all of it: what is planned, what operations under way take as well, and a save's copy.
   Cluster small = cluster;
   const double planned = memory_of(config_of(r.best[0].overrides), cluster.machine),
                all = r.best[0].prediction.memory_bytes;
   ASSERT_LT(planned, all);
-  small.memory_per_rank = (planned + all) / 2.0;
+  small.memory_per_rank = (planned + all) / 2.0 + saved_by(r.best[0].overrides);
   const SearchResult fits = search(config_of, small, {r.best[0].preset});
   EXPECT_FALSE(fits.best.empty());
-  for (const Candidate& c : fits.best) EXPECT_LE(c.prediction.memory_bytes, small.memory_per_rank) << c.words;
+  for (const Candidate& c : fits.best)
+    EXPECT_LE(c.prediction.memory_bytes + saved_by(c.overrides), small.memory_per_rank) << c.words;
+}
+
+// Without a byte for it there is no run: every one saves at its end. On a GPU the copy lies beside its memory.
+TEST(Search, LeavesRoomForASave) {
+  Cluster cluster = two_nodes(1.0);
+  const CandidateConfig alone = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = shape_overrides("tiny");
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return load_config({}, overrides, {.ranks = 1, .found_ranks_per_node = 1, .dry_run = true}).run;
+  };
+  cluster.nodes = cluster.ranks_per_node = 1;
+  const SearchResult all = search(alone, cluster, {"none"});
+  ASSERT_FALSE(all.best.empty());
+  double least = all.best[0].prediction.memory_bytes;
+  for (const Candidate& c : all.best) least = std::min(least, c.prediction.memory_bytes);
+  const auto saved = static_cast<double>(save_bytes(alone(all.best[0].overrides)));
+  EXPECT_GE(saved, 12.0 * 4 * 12 * 128 * 128);  // weights and two moments of the layers' matrices
+  cluster.memory_per_rank = least + saved;
+  EXPECT_FALSE(search(alone, cluster, {"none"}).best.empty());
+  for (const Candidate& c : search(alone, cluster, {"none"}).best)
+    EXPECT_LE(c.prediction.memory_bytes + saved, cluster.memory_per_rank) << c.words;
 }
 
 // Of ways that hold weights as long, recomputation only takes time: the first that fits is the one to name.
 TEST(Search, RecomputesNoMoreThanItHasTo) {
   Cluster cluster = two_nodes(1.0);
   std::set<std::string> seen;
-  for (double memory : {0.0, 36e6}) {
+  const double sharded = static_cast<double>(save_bytes(large_batch({"zero_optimization.stage=1"})));
+  for (double memory : {0.0, 36e6 + sharded}) {  // of a step, and of a save by ranks that share the optimizer's state
     cluster.memory_per_rank = memory;
     const SearchResult r = search(config_of, cluster, {"none"});
     EXPECT_EQ(r.candidates, r.refused + r.too_large + r.pruned + r.simulated);
@@ -84,7 +112,7 @@ TEST(Search, RecomputesNoMoreThanItHasTo) {
         word = key + less;
         const Prediction other = predict(config_of(overrides), cluster);
         if (other.layout != c.prediction.layout) continue;
-        EXPECT_GT(other.memory_bytes, memory) << c.words;
+        EXPECT_GT(other.memory_bytes + saved_by(overrides), memory) << c.words;
         EXPECT_GT(memory, 0.0) << c.words;
       }
   }

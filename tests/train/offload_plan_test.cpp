@@ -50,6 +50,18 @@ TEST(OffloadPlan, ANodeWithoutTheRoomIsRefused) {
   EXPECT_NO_THROW(refuse_what_does_not_fit(config, 1, *device));
 }
 
+// Every run saves: room for its steps alone would have the kernel kill it there.
+TEST(MemoryPlan, HasRoomForASave) {
+  const std::unique_ptr<Device> device = make_rehearsal_device();
+  const RunConfig config = config_of({"hidden_size=256"});
+  const size_t steps = plan_memory(config).total() + process_overhead(config), save = save_bytes(config);
+  ASSERT_GT(save, size_t{40} << 20);
+  ::setenv("SLURM_MEM_PER_NODE", std::to_string((steps + save / 2) >> 20).c_str(), 1);
+  EXPECT_THROW(refuse_what_does_not_fit(config, 1, *device), Error);
+  EXPECT_NO_THROW(refuse_what_does_not_fit(config, 1, *device, false));
+  ::unsetenv("SLURM_MEM_PER_NODE");
+}
+
 // Two hundred million samples are 2.4 GB on every rank.
 TEST(MemoryPlan, HoldsTheOrderOfAllSamples) {
   const auto overhead = [](const std::string& iters) { return process_overhead(config_of({iters, "eval_iters=0"})); };

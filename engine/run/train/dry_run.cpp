@@ -42,6 +42,18 @@ struct StagePrice {
   int64_t spilled = 0, written = 0, read_back = 0;  // activation_offload, in bytes: the room, and those of a step
 };
 
+int64_t owned_elements(const Replica& replica) {
+  int64_t owned = 0;
+  for (const OwnedPiece& piece : replica.store().owned()) owned += piece.range.count;
+  return owned;
+}
+
+// What save_bytes() is of a stage.
+size_t copy_bytes(const RunConfig& c, int64_t owned, const MemoryPlan& memory) {
+  const size_t vectors = c.optim.kind == OptimizerKind::kAdamW ? 3 : c.optim.momentum != 0.0 ? 2 : 1;
+  return sizeof(float) * vectors * static_cast<size_t>(owned) + memory[MemoryCategory::kResiduals];
+}
+
 StagePrice price_stage(const RunConfig& config, int stage) {
   StepRehearsal rehearsal(config, layout_of(config, first_rank_of_stage(config, stage)));
   const Replica& replica = rehearsal.replica();
@@ -52,7 +64,7 @@ StagePrice price_stage(const RunConfig& config, int stage) {
   if (const TokenStore* tokens = replica.token_store(); tokens != nullptr && tokens->spills())
     price.spilled = tokens->room(), price.written = tokens->written(), price.read_back = tokens->read_back();
   for (const LayerRange& chunk : replica.layout().shard.chunks) price.layers += chunk.count;
-  for (const OwnedPiece& piece : replica.store().owned()) price.owned += piece.range.count;
+  price.owned = owned_elements(replica);
   return price;
 }
 
@@ -330,13 +342,9 @@ void print_memory(std::string& out, const RunConfig& c, const std::vector<StageP
                    plan.host > 0 ? "in page-locked host memory" : "on disk", mib(static_cast<double>(s.spilled)),
                    mib(static_cast<double>(s.written)), mib(static_cast<double>(s.read_back)));
 
-  // A save copies weights, optimizer state, residuals and warm starts at once and writes the copy behind the steps.
-  const double each = 4.0 * (c.optim.kind == OptimizerKind::kAdamW ? 3 : c.optim.momentum != 0.0 ? 2 : 1);
-  double staged = 0.0;
-  for (const StagePrice& stage : stages)
-    staged = std::max(staged, each * static_cast<double>(stage.owned) +
-                                  static_cast<double>(stage.memory[MemoryCategory::kResiduals]));
-  out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(staged));
+  size_t copied = 0;
+  for (const StagePrice& stage : stages) copied = std::max(copied, copy_bytes(c, stage.owned, stage.memory));
+  out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(static_cast<double>(copied)));
   if (const double early = early_bytes(stages); early > 0.0)
     out += printed("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step\n",
                    mib(early), early);
@@ -388,6 +396,16 @@ MemoryPlan plan_memory(const RunConfig& config) {
   }
   largest.host = host;
   return largest;
+}
+
+size_t save_bytes(const RunConfig& config) {
+  size_t most = 0;
+  for (int stage = 0; stage < config.layout.pipeline; ++stage) {
+    const StepRehearsal rehearsal(config, layout_of(config, first_rank_of_stage(config, stage)));
+    const Replica& replica = rehearsal.replica();
+    most = std::max(most, copy_bytes(config, owned_elements(replica), replica.memory()));
+  }
+  return most;
 }
 
 Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here) {

@@ -24,7 +24,7 @@ std::string what_to_do(const std::string& planned) {
 
 }  // namespace
 
-std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device) {
+std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device, bool saves) {
   const MemoryPlan plan = plan_memory(run);
   const auto planned = static_cast<int64_t>(plan.total() + process_overhead(run));
   const MemoryLimit node = memory_limit();
@@ -34,8 +34,8 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
                      size_text(node.bytes) + " (" + node.source +
                      "); lower train_micro_batch_size_per_gpu, raise recompute_granularity or start fewer ranks here; "
                      "--dry-run prints the plan");
-  const std::string of_a_rank = size_text(planned) + " of a rank";
   if (const auto own = static_cast<int64_t>(device.memory_total()); own > 0) {
+    const std::string of_a_rank = size_text(planned) + " of a rank";
     const std::string limit = "the device has " + size_text(own);
     if (planned <= own) return of_a_rank + ", " + limit;  // what else is in use shows when the memory is taken
     std::string ordered;
@@ -50,7 +50,10 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
                      "; lower train_micro_batch_size_per_gpu, raise recompute_granularity" + ordered +
                      " or shard by zero_optimization.stage; --dry-run prints the plan");
   }
-  const int64_t process = address_limit(), needed = planned * ranks_here;
+  // Of addresses the steps' are asked for alone: a save that finds none says so itself, and nobody is killed.
+  const int64_t saving = planned + (saves ? static_cast<int64_t>(save_bytes(run)) : 0);
+  const int64_t process = address_limit(), needed = saving * ranks_here;
+  const std::string of_a_rank = size_text(saving) + " of a rank";
   std::string words =
       ranks_here > 1 ? size_text(needed) + " for the " + std::to_string(ranks_here) + " ranks of a node, " + of_a_rank
                      : of_a_rank;

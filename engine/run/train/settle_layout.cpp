@@ -26,7 +26,7 @@ double time_of_layers(RunConfig run, int64_t layers) {
   run.cuda_graphs = false;
   const Backend backend = open_backend(run.device, 0);
   try {
-    refuse_what_does_not_fit(run, 1, *backend.device);
+    refuse_what_does_not_fit(run, 1, *backend.device, false);
   } catch (const Error& e) {
     throw_bad_config(
         "pipe_partition_method: time measures whole layers and sequences on one rank; give pipe_partition_costs, or "

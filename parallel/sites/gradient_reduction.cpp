@@ -313,8 +313,7 @@ void GradientReduction::prepare(std::span<const UnitPiece> pieces) {
   };
   for (const UnitPiece& piece : pieces) {
     const PieceRanges& ranges = piece.ranges;
-    channels_.shard.prepare(as_sent(piece, piece.shard), piece.range.count, ChannelUse::kScatter,
-                            ranges.shard_bounds);
+    channels_.shard.prepare(as_sent(piece, piece.shard), piece.range.count, ChannelUse::kScatter, ranges.shard_bounds);
     channels_.refine.prepare(as_sent(piece, piece.refine), ranges.refined.count, ChannelUse::kScatter,
                              ranges.refine_bounds);
     for (Channel* channel : {&channels_.replicas, &channels_.pair})

@@ -108,9 +108,7 @@ class Stage {
   LayerContext context(const MicroBatch& micro, bool training) const;
   bool has_positions() const { return shard_.whole.positions == PositionKind::kLearned; }
   // -1: none, since a tied head whose norm has no parameters has none of its own. No unit of that number exists then.
-  int own_head_unit() const {
-    return shard_.whole.gain_norm || !shard_.whole.tied_head ? head_unit(shard_.whole) : -1;
-  }
+  int own_head_unit() const { return shard_.whole.gain_norm || !shard_.whole.tied_head ? head_unit(shard_.whole) : -1; }
   bool shares_embedding() const { return last() && shard_.whole.tied_head; }
   bool in_chunks() const { return scratch_->store != nullptr; }
   void run_forward(Exec& exec, const MicroBatch& micro, Slot& slot, bool training);

@@ -316,9 +316,9 @@ void Resolver::schedule() {
       fail({"lr_wsd_decay_iters", "lr_wsd_decay_samples"},
            "warm-up and final decay together are longer than " + length);
   }
-  for (const auto& [key, type] : {std::pair("optimizer.params.momentum", "sgd"),
-                                  std::pair("optimizer.params.betas", "adam"),
-                                  std::pair("optimizer.params.eps", "adam")})
+  for (const auto& [key, type] :
+       {std::pair("optimizer.params.momentum", "sgd"), std::pair("optimizer.params.betas", "adam"),
+        std::pair("optimizer.params.eps", "adam")})
     if (known({"optimizer.type"}) && !is("optimizer.type", type) && given(key) != nullptr &&
         value(key) != key_table().default_of(*key_table().find(key)))
       note(key, std::string("has no effect: only optimizer.type ") + type + " reads it");

@@ -196,7 +196,8 @@ bool StatusFile::failed_just_now() const {
   constexpr double kJustNow = 10.0;  // seconds
   try {
     const RunStatus there = read_status(path_);
-    const bool own = there.code != static_cast<int>(ExitCode::kHungPeer) || there.message.contains(kGpuFault);
+    const bool own =
+        there.code != static_cast<int>(ExitCode::kHungPeer) || there.message.find(kGpuFault) != std::string::npos;
     return there.state == "failed" && own &&
            static_cast<double>(std::time(nullptr)) - unix_seconds(there.updated).value_or(0.0) <= kJustNow;
   } catch (const Error&) {

@@ -1,6 +1,7 @@
 // The program `generate`: continues a prompt with a trained or imported model, token by token with a cache.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -231,8 +232,11 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
     app.add_option("--seed", o.sampling.seed, "same seed, same text")
-        ->check([](const std::string& text) {  // a conversion alone wraps -1
-          return text.starts_with('-') ? "is negative" : std::string();
+        ->check([](const std::string& text) {  // a conversion alone wraps -1, and clamps what is too large
+          uint64_t seed = 0;
+          const char* const end = text.data() + text.size();
+          const auto [stop, error] = std::from_chars(text.data(), end, seed);
+          return error == std::errc() && stop == end ? "" : text + " is no whole number from 0 to 2^64 - 1";
         })
         ->capture_default_str();
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");

@@ -108,8 +108,11 @@ std::string other_save_place(const std::string& run_dir) {
   if (!config.is_object() || !config.contains("save") || !config["save"].is_string()) return "";
   std::string place = config["save"].get<std::string>();
   while (place.size() > 1 && place.back() == '/') place.pop_back();
-  const bool own = fs::path(place).lexically_normal() == fs::path(run_dir + "/checkpoints").lexically_normal();
-  return own ? "" : place;
+  // By the names of then: the directory may have been moved since, or be named by another path now.
+  const bool says = config.contains("run_dir") && config["run_dir"].is_string();
+  for (const std::string& of : {run_dir, says ? config["run_dir"].get<std::string>() : run_dir})
+    if (fs::path(place).lexically_normal() == fs::path(of + "/checkpoints").lexically_normal()) return "";
+  return place;
 }
 
 }  // namespace

@@ -54,20 +54,22 @@ std::string lease_text(const Lease& lease) {
 
 // nullopt when there is none, or when it was torn or written by something else: then nobody can be named. What the file
 // system cannot tell is Error(kIo).
-std::optional<Lease> read_lease(const std::string& directory) {
-  std::string text;
-  try {
-    text = read_file(directory + kLeaseName, 1 << 16);
-  } catch (const Error& e) {
-    if (e.code() != ExitCode::kBadData) throw;
-    return std::nullopt;
-  }
+std::optional<Lease> lease_of(const std::string& text) {
   const auto root = parse_shallow(text);
   if (!root.is_object() || !root.contains("pid") || !root["pid"].is_number_integer()) return std::nullopt;
   try {
     return Lease{root.at("host").get<std::string>(), root.at("pid").get<long>(), root.at("job").get<std::string>(),
                  root.at("token").get<std::string>(), root.at("heartbeat").get<double>()};
   } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<Lease> read_lease(const std::string& directory) {
+  try {
+    return lease_of(read_file(directory + kLeaseName, 1 << 16));
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kBadData) throw;
     return std::nullopt;
   }
 }
@@ -87,6 +89,11 @@ std::string Lease::describe() const {
 bool lease_has_token(const std::string& directory, const std::string& token) {
   const auto lease = read_lease(directory);
   return lease && lease->token == token;
+}
+
+bool is_taken_from(const std::string& directory, const std::string& token) {
+  const auto lease = lease_of(read_file_now(directory + kLeaseName));
+  return lease && lease->token != token;
 }
 
 bool is_locked(const std::string& directory) {
@@ -196,11 +203,6 @@ void RunLock::check() const {
   throw_busy(directory_ + ": this job no longer holds the directory" +
              (lease ? ", it was taken over by " + lease->describe() : ", its lease is gone") +
              "; nothing was committed");
-}
-
-bool RunLock::taken_over() const {
-  const auto lease = read_lease(directory_);
-  return lease && lease->token != lease_.token;
 }
 
 void RunLock::beat(double every_seconds) {

@@ -33,6 +33,8 @@ struct Lease {
 // Whether the lease of the directory, as this process sees it, carries this token: how other ranks know that they and
 // the holder mean the same directory.
 bool lease_has_token(const std::string& directory, const std::string& token);
+// Whether another job than this token's has the lease; false where there is none, or it cannot be read just now.
+bool is_taken_from(const std::string& directory, const std::string& token);
 
 // Whether some process holds DIR/.lock now. False where that cannot be told.
 bool is_locked(const std::string& directory);
@@ -49,8 +51,6 @@ class RunLock {
   // Fencing: re-reads the token; Error(kBusy) when the lease is no longer ours. Every commit asks first, so that an
   // orphan which lost the directory while it was cut off cannot commit anything.
   void check() const;
-  // Whether another job has the lease now; false where there is none. Error(kIo) where that cannot be told.
-  bool taken_over() const;
 
   const std::string& token() const { return lease_.token; }
   const std::string& job() const { return lease_.job; }

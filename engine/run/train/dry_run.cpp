@@ -48,10 +48,10 @@ int64_t owned_elements(const Replica& replica) {
   return owned;
 }
 
-// What save_bytes() is of a stage.
-size_t copy_bytes(const RunConfig& c, int64_t owned, const MemoryPlan& memory) {
+// What a save copies of so many parameters, without residuals.
+size_t copy_bytes(const RunConfig& c, int64_t owned) {
   const size_t vectors = c.optim.kind == OptimizerKind::kAdamW ? 3 : c.optim.momentum != 0.0 ? 2 : 1;
-  return sizeof(float) * vectors * static_cast<size_t>(owned) + memory[MemoryCategory::kResiduals];
+  return sizeof(float) * vectors * static_cast<size_t>(owned);
 }
 
 StagePrice price_stage(const RunConfig& config, int stage) {
@@ -343,7 +343,8 @@ void print_memory(std::string& out, const RunConfig& c, const std::vector<StageP
                    mib(static_cast<double>(s.written)), mib(static_cast<double>(s.read_back)));
 
   size_t copied = 0;
-  for (const StagePrice& stage : stages) copied = std::max(copied, copy_bytes(c, stage.owned, stage.memory));
+  for (const StagePrice& stage : stages)
+    copied = std::max(copied, copy_bytes(c, stage.owned) + stage.memory[MemoryCategory::kResiduals]);
   out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(static_cast<double>(copied)));
   if (const double early = early_bytes(stages); early > 0.0)
     out += printed("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step\n",
@@ -398,12 +399,16 @@ MemoryPlan plan_memory(const RunConfig& config) {
   return largest;
 }
 
-size_t save_bytes(const RunConfig& config) {
+size_t save_bytes(const RunConfig& config, int ranks) {
   size_t most = 0;
   for (int stage = 0; stage < config.layout.pipeline; ++stage) {
-    const StepRehearsal rehearsal(config, layout_of(config, first_rank_of_stage(config, stage)));
+    const RankLayout layout = layout_of(config, first_rank_of_stage(config, stage));
+    const StepRehearsal rehearsal(config, layout);
     const Replica& replica = rehearsal.replica();
-    most = std::max(most, copy_bytes(config, owned_elements(replica), replica.memory()));
+    const Placement& placement = layout.where.placement;
+    const int writers = std::min(ranks, layout.mesh.ranks() / (placement.replicas / placement.optimizer));
+    most = std::max(most, static_cast<size_t>(writers) * copy_bytes(config, owned_elements(replica)) +
+                              static_cast<size_t>(ranks) * replica.memory()[MemoryCategory::kResiduals]);
   }
   return most;
 }

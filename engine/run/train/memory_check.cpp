@@ -51,9 +51,9 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
                      " or shard by zero_optimization.stage; --dry-run prints the plan");
   }
   // Of addresses the steps' are asked for alone: a save that finds none says so itself, and nobody is killed.
-  const int64_t saving = planned + (saves ? static_cast<int64_t>(save_bytes(run)) : 0);
-  const int64_t process = address_limit(), needed = saving * ranks_here;
-  const std::string of_a_rank = size_text(saving) + " of a rank";
+  const int64_t saved = saves ? static_cast<int64_t>(save_bytes(run, ranks_here)) : 0;
+  const int64_t process = address_limit(), needed = planned * ranks_here + saved;
+  const std::string of_a_rank = size_text(ranks_here > 1 ? planned : needed) + " of a rank";
   std::string words =
       ranks_here > 1 ? size_text(needed) + " for the " + std::to_string(ranks_here) + " ranks of a node, " + of_a_rank
                      : of_a_rank;

@@ -92,6 +92,7 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
   options.copy = copy_state();
   store_ = std::make_unique<CheckpointStore>(run.save_dir, std::move(options),
                                              job.control());  // locks, too: everything else is ours now
+  token_ = job.control().share(job.first() ? lock_of_run().token() : "");
   if (!job.first()) return;
   log_open_file(log_path(run.run_dir));
   log_info("run directory " + run.run_dir);
@@ -135,14 +136,10 @@ bool RunSession::taken_over() {
   const auto now = std::chrono::steady_clock::now();
   if (taken_over_ || (looked_ && now - *looked_ < std::chrono::seconds(1))) return taken_over_;
   looked_ = now;
-  try {
-    taken_over_ = lock_of_run().taken_over();
-  } catch (const Error&) {  // it cannot be told now; a save asks, too, and ends the job
-    return false;
-  }
+  taken_over_ = is_taken_from(config_.run.run_dir, token_);  // false where it cannot be told now; a save asks, too
   if (taken_over_)
     log_warning("warning: another job has taken over " + config_.run.run_dir +
-                ": this one records nothing there any more, and its next save ends it");
+                ": this one adds no step, status or report there any more, and its next save ends it");
   return taken_over_;
 }
 
@@ -150,7 +147,7 @@ bool RunSession::is_of_another_job() {
   looked_.reset();
   if (taken_over()) return true;
   try {
-    return !lease_has_token(config_.run.run_dir, lock_of_run().token()) && status_->others_wrote();
+    return !lease_has_token(config_.run.run_dir, token_) && status_->others_wrote();
   } catch (const Error&) {
     return false;
   }
@@ -476,7 +473,8 @@ void RunSession::plans_memory(const std::string& planned) {
 
 void RunSession::finish(ExitCode code, const std::string& message) {
   if (!job_.first()) {
-    if (code == ExitCode::kFinished || code == ExitCode::kPreempted) return;
+    if (code == ExitCode::kFinished || code == ExitCode::kPreempted || is_taken_from(config_.run.run_dir, token_))
+      return;
     // This rank alone knows why the job ends; rank 0 will not get the chance to write it down.
     StatusFile(status_path(config_.run.run_dir), config_.run.train_iters)
         .ended(code, step_, "rank " + std::to_string(job_.rank()) + ": " + message);

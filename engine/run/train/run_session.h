@@ -127,6 +127,7 @@ class RunSession {
   Job& job_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::optional<RunLock> run_lock_;  // rank 0 alone
+  std::string token_;                // of the lease on the run directory, on all ranks
   std::unique_ptr<CheckpointStore> store_;
   std::optional<std::chrono::steady_clock::time_point> looked_;  // taken_over() did
   bool taken_over_ = false;

@@ -21,7 +21,7 @@ enum class ExitCode : int {
   kBadConfig = 78,  // bad configuration or impossible layout
 };
 
-// In the message where a GPU reports an uncorrectable error: more than what others say of a rank that they lost.
+// Begins the message of an uncorrectable GPU error, which status.json keeps when other ranks report a lost peer.
 inline constexpr char kGpuFault[] = "a fault of this machine's GPU";
 
 // A failure with one message for a person: what, where, how to mend it. Libraries throw it, only `main` turns it into

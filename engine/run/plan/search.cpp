@@ -175,10 +175,12 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
     const auto too_large = [&](double bytes) {
       return cluster.memory_per_rank > 0.0 && bytes > cluster.memory_per_rank && ++result.too_large > 0;
     };
-    // A save's copy lies in host memory, which a GPU's limit is not of.
+    const double planned = memory_of(config, cluster.machine);
+    if (too_large(planned)) continue;
+    // On GPUs the limit is of their memory, and a save's copy lies in the host's.
     const bool saves_here = cluster.memory_per_rank > 0.0 && !cluster.machine.gpu;
     const double saved = saves_here ? static_cast<double>(save_bytes(config)) : 0.0;
-    if (too_large(memory_of(config, cluster.machine) + saved)) continue;
+    if (too_large(planned + saved)) continue;
     c.prediction = predict(config, cluster);
     c.prediction.simulation = Simulation();
     if (too_large(c.prediction.memory_bytes + saved)) continue;

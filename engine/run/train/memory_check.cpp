@@ -50,7 +50,7 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
                      "; lower train_micro_batch_size_per_gpu, raise recompute_granularity" + ordered +
                      " or shard by zero_optimization.stage; --dry-run prints the plan");
   }
-  // Of addresses the steps' are asked for alone: a save that finds none says so itself, and nobody is killed.
+  // The limit of addresses is compared with the steps alone: a save that gets no memory there says so itself.
   const int64_t saved = saves ? static_cast<int64_t>(save_bytes(run, ranks_here)) : 0;
   const int64_t process = address_limit(), needed = planned * ranks_here + saved;
   const std::string of_a_rank = size_text(ranks_here > 1 ? planned : needed) + " of a rank";

@@ -233,9 +233,4 @@ bool codes_within(const CodecSpec& spec, int64_t elements) {
   return block == 0 || elements % block == 0;
 }
 
-bool draws_by_place(const CodecSpec& spec) {
-  const CodecRow& row = codec_row(spec.codec);
-  return row.draws != nullptr && row.draws(codec_spec(spec.codec, spec.parameters));
-}
-
 }  // namespace thinwire

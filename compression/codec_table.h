@@ -56,8 +56,6 @@ struct CodecRow {
   // Whether what becomes of an element depends on elements of other tensors in its message, other than by blocks.
   // nullptr: never.
   bool (*crosses_tensors)(const CodecSpec& spec) = nullptr;
-  // Whether chance decides, counted by the place of an element in its message. nullptr: never.
-  bool (*draws)(const CodecSpec& spec) = nullptr;
   // What adapt may send in its place: a few more bits, a fraction of the time, the same blocks, the same state of
   // residuals. The same where the parameters ask for nothing cheaper. nullptr: there is nothing cheaper.
   CodecSpec (*cheaper)(const CodecSpec& spec) = nullptr;
@@ -91,7 +89,5 @@ std::string rate_text(double rate);
 // Whether what becomes of an element depends on none outside of its own aligned run of `elements` (a matrix codec: of
 // its matrix). Ranks that hold a tensor among different neighbours get equal copies from such a codec alone.
 bool codes_within(const CodecSpec& spec, int64_t elements);
-// Whether the place in the message counts, too: then copies are equal where those neighbours are as long alone.
-bool draws_by_place(const CodecSpec& spec);
 
 }  // namespace thinwire

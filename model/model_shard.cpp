@@ -114,10 +114,16 @@ int64_t ModelShard::part_rows(int64_t rows) const {
 
 ParamList list_local_parameters(const ModelShard& shard) {
   shard.local();  // checks the widths
+  ModelShard largest = shard;
+  largest.tensor_rank = shard.tensor_size - 1;  // part_of() rounds down: the last part is never shorter than another
   ParamList list;
   for (ParamSpec p : list_parameters(shard.whole)) {
     if (!has_unit(shard, p.unit)) continue;
-    if (shard.tensor_size > 1 || p.tp_axis == TpAxis::kKvGroups) p.local = shard_of(p, shard);
+    if (shard.tensor_size > 1 || p.tp_axis == TpAxis::kKvGroups) {
+      p.local = shard_of(p, largest);
+      p.room = p.local_count();
+      p.local = shard_of(p, shard);
+    }
     p.tp_partial = is_partial(shard, p);
     list.push_back(std::move(p));
   }

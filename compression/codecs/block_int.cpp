@@ -100,8 +100,7 @@ CodecRow block_int_row() {
                                                             "the mean is right"})},
           .make = make_block_int,
           .cases = block_int_cases(),
-          .device = true,
-          .draws = [](const CodecSpec& spec) { return spec.text("rounding") == "stochastic"; }};
+          .device = true};
 }
 
 }  // namespace thinwire

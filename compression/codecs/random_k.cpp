@@ -149,8 +149,7 @@ CodecRow random_k_row() {
                                                  .doc = "stochastic scales what is kept so that the mean is right"}),
                      density_parameter()},
       .make = make_random_k,
-      .selects = true,
-      .draws = [](const CodecSpec&) { return true; }};
+      .selects = true};
 }
 
 }  // namespace thinwire

@@ -45,7 +45,7 @@ FlatLayout make_flat_layout(const ParamList& params) {
         const Segment segment{static_cast<int>(i), at, params[i].local_count()};
         unit.segments.push_back(segment);
         layout.by_param[i] = segment;
-        at += segment.count;
+        at += std::max(segment.count, params[i].room);
       }
     }
     unit.count = round_up(at, kQuantum) - unit.first;

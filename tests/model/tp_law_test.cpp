@@ -5,8 +5,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <random>
 
 #include "parallel/channel/mesh.h"
+#include "parallel/zero/flat_layout.h"
 #include "tests/model/model_test_support.h"
 #include "tests/support/local_world.h"
 
@@ -246,6 +248,39 @@ TEST(TensorParallelShard, RectanglesCoverEveryTensorOnce) {
       }
     }
   }
+}
+
+// Widths that do not divide change nothing of where tensors lie: what all ranks hold whole is coded, drawn for and summed
+// at one place of messages of one length.
+TEST(TensorParallelShard, EveryRankLaysTensorsOutAlike) {
+  std::mt19937_64 random(11);
+  int uneven = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const int tensor = static_cast<int>(2 + random() % 4);
+    ModelConfig m = ragged_model(trial % 3, trial % 2 == 0, tensor);
+    m.hidden = static_cast<int64_t>(16 + random() % 200), m.heads = m.kv_heads = 60;
+    m.ffn = static_cast<int64_t>(1 + random() % 900), m.padded_vocab = static_cast<int64_t>(1 + random() % 700);
+    m.vocab = m.padded_vocab;
+    const auto layout_of = [&](int rank) {
+      ModelShard shard = ModelShard::all_of(m);
+      shard.tensor_rank = rank, shard.tensor_size = tensor;
+      const ParamList params = list_local_parameters(shard);
+      for (const ParamSpec& p : params) {
+        EXPECT_LE(p.local_count(), p.room) << p.name;
+        uneven += p.local_count() < p.room ? 1 : 0;
+      }
+      return make_flat_layout(params);
+    };
+    const FlatLayout first = layout_of(0);
+    for (int rank = 1; rank < tensor; ++rank) {
+      const FlatLayout other = layout_of(rank);
+      ASSERT_EQ(other.total, first.total);
+      ASSERT_EQ(other.by_param.size(), first.by_param.size());
+      for (size_t i = 0; i < first.by_param.size(); ++i) EXPECT_EQ(other.by_param[i].offset, first.by_param[i].offset);
+      for (size_t u = 0; u < first.units.size(); ++u) EXPECT_EQ(other.units[u].count, first.units[u].count);
+    }
+  }
+  EXPECT_GT(uneven, 100);
 }
 
 }  // namespace

@@ -23,11 +23,13 @@ SHARDED = {
 # rule for one end of a tied embedding alone.
 CHANCE = {"codec": "block_int", "bits": 8, "rounding": "stochastic", "min_bytes": 0}
 TIMED = {
-    # Tensor ranks hold whole tensors behind shards of other lengths.
+    # Tensor ranks hold whole tensors beside shards that differ in length.
     "uneven": (6, {"model_parallel_size": 3, "num_attention_heads": 6, "hidden_size": 96, "no_weight_tying": True,
                    "compression": {"adapt": False, "dp.gradient": {**CHANCE, "bits": 4}}}),
     "uneven_residual": (6, {"model_parallel_size": 3, "num_attention_heads": 6, "hidden_size": 96, "no_weight_tying": True, "compression":
                             {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 4, "min_bytes": 0, "residual": "error_feedback", "residual_dtype": "bf16"}}}),
+    "uneven_weights": (6, {"model_parallel_size": 3, "num_attention_heads": 6, "hidden_size": 96, "ffn_hidden_size": 257, "zero_optimization": {"stage": 1},
+                           "compression": {"adapt": False, "zero.parameter": CHANCE}}),
     "chance": (2, {"num_layers": 6, "zero_optimization": {"stage": 1}, "compression": {"adapt": False, "zero.parameter": CHANCE}}),
     "held": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "num_layers": 4, "hold": "step"}),
     "one_sender": (3, {"pipe_parallel_size": 3, "train_batch_size": 6,

@@ -38,6 +38,8 @@ struct ParamSpec {
   // What a rank holds of the tensor: these rectangles, stacked (gate | up are two, queries apart two per KV group, all
   // else is one). Local element e lies in them row by row. Vectors are one row, sharded by columns.
   std::vector<ParamRect> local;
+  // Elements of the largest share of it that a tensor-parallel rank holds; all ranks leave as much room. 0: as `local`.
+  int64_t room = 0;
   // The gradient of this rank is only its part of a sum over the tensor-parallel ranks (norms under sequence
   // parallelism and in parallel-residual blocks).
   bool tp_partial = false;

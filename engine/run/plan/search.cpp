@@ -26,9 +26,9 @@ std::string key(const char* name, int64_t value) {
   return std::string(name) + "=" + std::to_string(value);
 }
 
-std::vector<int64_t> divisors(int64_t n) {
+std::vector<int64_t> divisors(int64_t n, int64_t most = INT64_MAX) {
   std::vector<int64_t> all;
-  for (int64_t d = 1; d <= n; ++d)
+  for (int64_t d = 1; d <= std::min(n, most); ++d)
     if (n % d == 0) all.push_back(d);
   return all;
 }
@@ -44,8 +44,7 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
       if (pp > m.layers) continue;
       const int64_t dp = ranks / cp / tp / pp;
       if (batch % dp != 0) continue;
-      for (int64_t micro : divisors(batch / dp)) {
-        if (micro > kMostMicroBatch) continue;
+      for (int64_t micro : divisors(batch / dp, kMostMicroBatch)) {
         const int64_t micros = batch / dp / micro;
         for (int stage = 0; stage <= (dp * cp == 1 ? 0 : pp > 1 ? 1 : 3); ++stage)
           for (const char* schedule : {"1f1b", "zb_h1", "interleaved"}) {

@@ -90,14 +90,6 @@ bool is_awaited(const RankLayout& layout, int unit) {
   return layout.shard.first && (unit == kEmbeddingUnit || unit == position_unit(layout.shard.whole.layers));
 }
 
-// Whether what becomes of an element depends on its place in the message.
-bool draws(const SiteRule& rule) {
-  const auto by_chance = [](const CodecSpec& codec, const ResidualSpec& residual) {
-    return draws_by_place(codec) || residual.dtype != ResidualDtype::kFp32;
-  };
-  return by_chance(rule.codec, rule.residual) || by_chance(rule.sum_codec, rule.sum_residual);
-}
-
 }  // namespace
 
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
@@ -105,9 +97,6 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
   const std::vector<SiteRule>&gradient = config.compression.at(Site::kDpGradient),
         &embedding = config.compression.at(Site::kEmbedding), &parameter = config.compression.at(Site::kZeroParameter);
   const int layers = static_cast<int>(layout.shard.whole.layers), stage = layout.at.pipeline;
-  // Tensor-parallel ranks then hold whole tensors at places that differ.
-  const ModelConfig& model = layout.shard.whole;
-  const bool uneven = model.ffn % layout.mesh.tensor != 0 || model.padded_vocab % layout.mesh.tensor != 0;
   const std::vector<GradientBits> chosen = gradient_bits(config, layout, store);
   for (size_t u = 0; u < units.size(); ++u) {
     UnitMemory& unit = units[u];
@@ -119,8 +108,8 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
       mine = found->rules;
     for (UnitRule& each : mine) {
       const SiteRule& rule = rules[static_cast<size_t>(each.number)];
-      each.leave_whole = layout.mesh.tensor > 1 && (!codes_within(rule.codec, kQuantum) ||
-                                                    !codes_within(rule.sum_codec, kQuantum) || (uneven && draws(rule)));
+      each.leave_whole = layout.mesh.tensor > 1 &&
+                         (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
     }
     unit.pieces = split_unit(mine, number, unit.shard, store.layout().units[u], store.params());
     if (!rules.empty() || !parameter.empty()) {

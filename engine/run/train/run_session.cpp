@@ -26,6 +26,7 @@
 #include "engine/run/train/memory_check.h"
 #include "engine/run/train/process_setup.h"
 #include "model/params.h"
+#include "parallel/collective/tuning.h"
 
 namespace thinwire {
 namespace {
@@ -172,6 +173,14 @@ nlohmann::json cut_of(const Replica& replica, const ResolvedConfig& config) {
   }
   nlohmann::json cut = {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
   if (replica.layout().sends_parts) cut["pipeline_parts"] = replica.layout().mesh.tensor;
+  // Under two levels it is the grid of nodes that says which elements a rank codes.
+  const RankLayout first = layout_of(replica.config(), 0, replica.layout().nodes);
+  std::vector<int> data_nodes;
+  for (const int rank : data_ranks(first.mesh, first.at)) data_nodes.push_back(first.nodes[static_cast<size_t>(rank)]);
+  const NodeGrid grid = node_grid(data_nodes, first.mesh.data);
+  for (const Site site : {Site::kDpGradient, Site::kZeroParameter, Site::kEmbedding})
+    for (const SiteRule& rule : replica.config().compression.at(site))
+      if (grid.two_level() && rule.algorithm == RuleAlgorithm::kTwoLevel) cut["ranks_of_node"] = grid.local;
   return cut;
 }
 

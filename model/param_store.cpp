@@ -225,6 +225,7 @@ void ParamStore::list_owned(const StorePlacement& where) {
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitMemory& unit = units_[u];
     const UnitShard& s = unit.shard;
+    coded_sync_ = coded_sync_ || coded_sync_of(unit, where);
     if (s.optimizer.count == 0) continue;
     OwnedPiece piece{static_cast<int>(u), s.optimizer, {}, {}, {}, false};
     const View mine = inside(unit.weights, s.weights, s.optimizer);

@@ -71,6 +71,9 @@ class ParamStore {
   // What the optimizer steps, in order; without tensor parallelism adjacent units are one piece where they lie side
   // by side.
   const std::vector<OwnedPiece>& owned() const { return owned_; }
+  // Whether a compressed parameter all-gather decides what some unit computes with: the same on all ranks that gather
+  // it, also where one of them owns no piece.
+  bool coded_sync() const { return coded_sync_; }
   // Owned gradients that count in norms: over all ranks, every element of the model exactly once.
   std::vector<View> counted_gradients() const;
   // Owned gradients of tensors that are whole on every tensor rank, on all of these but the first: in no norm, and
@@ -132,7 +135,7 @@ class ParamStore {
   FlatLayout layout_;
   std::unordered_map<std::string, int> index_;
   int tensor_rank_ = 0, tensor_size_ = 1;
-  bool fp8_ = false, narrow_gradients_ = false;
+  bool fp8_ = false, narrow_gradients_ = false, coded_sync_ = false;
   std::vector<UnitMemory> units_;
   std::vector<OwnedPiece> owned_;
   std::vector<View> gradient_memory_;

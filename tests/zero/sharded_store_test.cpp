@@ -276,6 +276,24 @@ TEST(ShardedStore, UpdatesEveryPieceOnceAndBeforeItLeaves) {
   EXPECT_GT(merged, 0);  // units that are updated with a neighbour are among them
 }
 
+// Of more ranks than the largest unit has quanta the first owns nothing, and still gathers what the others have coded.
+TEST(ShardedStore, ARankWithoutAPieceKnowsOfCodedGathers) {
+  Bench bench;
+  const ModelConfig model = ragged_model(0, DType::f32);
+  StorePlacement where;
+  where.placement = {1, 1, 16, 16, 0, Hold::kUnit, EmbeddingSyncKind::kFused};
+  for (const bool coded : {false, true}) {
+    where.coded_param_sync = coded;
+    for (const int rank : {0, 15}) {
+      where.data_rank = rank;
+      Arena arena(bench.device.get());
+      const ParamStore store(ModelShard::all_of(model), where, arena, true);
+      EXPECT_EQ(store.owned().empty(), rank == 0);
+      EXPECT_EQ(store.coded_sync(), coded) << rank;
+    }
+  }
+}
+
 // Bytes of the levels, by hand: what is sharded shrinks with its width, what rotates takes two blocks.
 TEST(ShardedStore, TakesTheMemoryThatThePlacementSays) {
   ModelConfig model = ragged_model(0, DType::bf16);

@@ -283,7 +283,7 @@ void Replica::visit_synced(StateVisitor& visitor, bool writer_only) const {
 }
 
 bool Replica::has_replica_state() const {
-  return std::any_of(store_.owned().begin(), store_.owned().end(), [](const OwnedPiece& p) { return p.coded_sync; });
+  return store_.coded_sync();
 }
 
 void Replica::set_fresh_weights() {

@@ -109,7 +109,7 @@ class Replica {
   // a compressed parameter all-gather had made of them was loaded, too, and stays.
   void weights_changed(bool replica_loaded = false);
   // Whether weights that compute are more than a copy of the masters (compressed parameter all-gather), and part of the
-  // state.
+  // state. The same on all ranks of a stage: a save waits for their all-gathers together.
   bool has_replica_state() const;
 
  private:

@@ -333,6 +333,9 @@ TEST(GoodCompression, Notes) {
             "has no effect: there is one pipeline stage");
   EXPECT_EQ(note("\"compression\": {\"sensitivities\": [1, 0, 2, 1]}", "compression.sensitivities"),
             "has no effect without rules of dp.gradient for critical micro_batches");
+  EXPECT_EQ(note("\"compression\": {\"adapt_interval\": 5}", "compression.adapt_interval"),
+            "has no effect without compression.adapt");
+  EXPECT_EQ(note("\"compression\": {\"adapt_interval\": 5, \"adapt\": true}", "compression.adapt_interval"), "");
   EXPECT_EQ(note("\"compression\": {\"outer\": \"cast\"}", "compression.outer.codec"),
             "has no effect: nothing is sent there in this version");
   EXPECT_EQ(note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"warmup_steps\": 10}}",

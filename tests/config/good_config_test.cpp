@@ -1,6 +1,7 @@
 // Good configurations: shipped files, the public recipes retyped, aliases, derived values, merging, overrides.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <tuple>
@@ -272,6 +273,16 @@ TEST(GoodConfig, WhatTheOptimizerDoesNotReadIsNoted) {
   EXPECT_EQ(noted("adam", betas + ", " + momentum), "optimizer.params.momentum ");
   EXPECT_EQ(noted("sgd", betas + ", " + momentum), "optimizer.params.betas ");
   EXPECT_EQ(noted("sgd", "\"betas\": [0.9, 0.999], \"eps\": 1e-8"), "") << "what they are by default";
+}
+
+TEST(GoodConfig, AFinalDecayThatTheStyleDoesNotReadIsNoted) {
+  const auto noted = [](const std::string& style) {
+    const ResolvedConfig r = load_config_text(
+        {{"a.json", with("\"lr_wsd_decay_iters\": 3, \"lr_decay_style\": \"" + style + "\"")}}, {});
+    return std::ranges::any_of(r.notes, [](const ConfigNote& n) { return n.key == "lr_wsd_decay_iters"; });
+  };
+  EXPECT_TRUE(noted("cosine"));
+  EXPECT_FALSE(noted("wsd"));
 }
 
 TEST(GoodConfig, DerivedValues) {

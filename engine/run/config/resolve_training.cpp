@@ -322,6 +322,9 @@ void Resolver::schedule() {
     if (known({"optimizer.type"}) && !is("optimizer.type", type) && given(key) != nullptr &&
         value(key) != key_table().default_of(*key_table().find(key)))
       note(key, std::string("has no effect: only optimizer.type ") + type + " reads it");
+  for (const char* key : {"lr_wsd_decay_iters", "lr_wsd_decay_samples"})
+    if (known({"lr_decay_style"}) && !is("lr_decay_style", "wsd") && given(key) != nullptr)
+      note(key, "has no effect: only lr_decay_style wsd reads it");
 }
 
 void Resolver::check_paths(const std::string& paths, const std::string& weights) {

@@ -145,6 +145,19 @@ class CodedResume(RunCase):
                 (self.assertNotIn if name in ("same", "fewer") else self.assertIn)("start at zero", done.out + done.err)
                 (self.assertIn if name == "fewer" else self.assertNotIn)("dealt out anew", done.out + done.err)
 
+    def test_states_of_another_sum_of_the_embedding_are_not_taken(self):
+        # Names and sizes of the residuals fit, and in one sum of both stages' ranks each rank codes other elements than in one of its own stage's.
+        keys = {**MODEL, **PIPE, "embedding_sync": "two_step", "compression": {"adapt": False, "embedding": {"codec": "block_int", "bits": 4, "residual": "error_feedback"}}}
+        base = self.config("base", **keys)
+        self.train(base, ranks=4, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
+        for name, sync in (("same", "two_step"), ("other", "fused")):
+            with self.subTest(name):
+                config = self.config(name, **{**keys, "embedding_sync": sync})
+                shutil.copytree(self.run_dir(base), self.run_dir(config))
+                done = self.train(config, ranks=4, expect=0)
+                self.assertIn("resumed", done.out + done.err)
+                (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
+
     def test_a_single_data_rank_has_no_residuals(self):
         keys = {**MODEL, **PIPE, "compression": {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 4, "residual": "error_feedback"}}}
         config = self.config("base", **keys)

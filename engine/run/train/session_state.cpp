@@ -198,12 +198,15 @@ void erase_defaults(nlohmann::json& rules) {
 
 }  // namespace
 
-// Whether the compression rules are the same, apart from what may change in the middle of a run.
+// Whether the compression rules are the same, apart from what may change in the middle of a run. With them the way in
+// which an embedding of two stages is summed: it says of which elements a rank's contribution is coded.
 bool RunSession::same_rules(const nlohmann::json& info) const {
-  const auto rules_in = [](const nlohmann::json& config) {
+  const bool of_two_stages = config_.run.model.tied_head && config_.run.layout.pipeline > 1;
+  const auto rules_in = [of_two_stages](const nlohmann::json& config) {
     nlohmann::json rules = coding_rules(config);
     erase_defaults(rules);
-    return rules;
+    const std::string sync = of_two_stages ? config.value("embedding_sync", std::string("fused")) : std::string();
+    return std::pair<nlohmann::json, std::string>(std::move(rules), sync);
   };
   return info.contains("config") && rules_in(info.at("config")) == rules_in(resolved_json(config_));
 }

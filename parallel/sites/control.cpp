@@ -65,4 +65,23 @@ void Control::agree_on_error(int code, const std::string& message) {
                     (first == 0 ? "" : "rank " + std::to_string(first) + ": ") + from.substr(space + 1));
 }
 
+void Control::agree(const std::function<void()>& body) {
+  int code = 0;
+  std::string message;
+  try {
+    body();
+  } catch (const Error& e) {
+    code = static_cast<int>(e.code()), message = e.what();
+  }
+  agree_on_error(code, message);
+}
+
+std::string Control::made_by_first(const std::function<std::string()>& make) {
+  std::string made;
+  agree([&] {
+    if (rank() == 0) made = make();
+  });
+  return share(made);
+}
+
 }  // namespace thinwire

@@ -2,6 +2,7 @@
 // rank order.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,10 @@ class Control {
   // An error on one rank becomes the same error on all: call with code and message of this rank (code 0: fine); throws
   // AgreedError(code) everywhere with the message of the first rank whose code is not 0. Blocks the host.
   void agree_on_error(int code, const std::string& message);
+  // Runs body on every rank; an Error on one becomes the same error on all.
+  void agree(const std::function<void()>& body);
+  // Everybody receives the text that rank 0 makes; an Error there becomes the same error on all.
+  std::string made_by_first(const std::function<std::string()>& make);
 
  private:
   Channel world_;

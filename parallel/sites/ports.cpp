@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/base/core/check.h"
-#include "engine/base/core/error.h"
 
 namespace thinwire {
 namespace {
@@ -106,15 +105,8 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
   }
   ports.control = Control(mesh.channel(GroupKind::kWorld, Site::kControl, world));
   if (mesh.device() != nullptr && shape.ranks() > 1) {
-    std::string id, why;
-    int code = 0;
-    try {
-      if (mesh.rank() == 0) id = mesh.device()->unique_id();
-    } catch (const Error& error) {
-      code = static_cast<int>(error.code()), why = error.what();
-    }
-    ports.control.agree_on_error(code, why);  // or the others would wait for an id that does not come
-    mesh.connect_device(ports.control.share(id));
+    // An Error of rank 0 is all ranks': they would wait for an id that does not come.
+    mesh.connect_device(ports.control.made_by_first([&] { return mesh.device()->unique_id(); }));
   }
   return ports;
 }

@@ -66,17 +66,6 @@ Job::~Job() {
   progress_.reset();
 }
 
-void Job::agree(const std::function<void()>& body) {
-  int code = 0;
-  std::string message;
-  try {
-    body();
-  } catch (const Error& e) {
-    code = static_cast<int>(e.code()), message = e.what();
-  }
-  control_.agree_on_error(code, message);
-}
-
 void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   if (size() == 1) return;
   const MeshShape shape = mesh_shape(config);

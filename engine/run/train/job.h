@@ -33,7 +33,7 @@ class Job {
   bool first() const { return rank() == 0; }
 
   // Runs body on every rank; an Error on any of them becomes an AgreedError on all, with the message of the first.
-  void agree(const std::function<void()>& body);
+  void agree(const std::function<void()>& body) { control_.agree(body); }
   Control& control() { return control_; }
 
   // Builds the mesh for a configuration, after agreeing that all ranks have the same one (`fingerprint`), and starts

@@ -81,13 +81,10 @@ std::optional<std::array<double, 3>> settle_costs(RunConfig& run, Job& job,
     layout.layer_ms = (*known)[0], layout.embedding_ms = (*known)[1], layout.head_ms = (*known)[2];
     return known;
   }
-  std::string text;
-  job.agree([&] {
-    if (!job.first()) return;
+  const std::string text = job.control().made_by_first([&] {
     const MeasuredCosts costs = measure_costs(run);
-    text = std::to_string(rounded(costs.layer_ms)) + " " + std::to_string(rounded(costs.rest_ms));
+    return std::to_string(rounded(costs.layer_ms)) + " " + std::to_string(rounded(costs.rest_ms));
   });
-  text = job.control().share(text);
   const size_t space = text.find(' ');
   layout.layer_ms = std::stod(text.substr(0, space)), layout.embedding_ms = 0.0;
   layout.head_ms = std::stod(text.substr(space + 1));

@@ -50,11 +50,7 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
   const std::string& path = run.compression.revisions;
   if (!path.empty()) {
     const SiteWays ways = coding_ways(run, mesh_shape(run));
-    std::string text;
-    job.agree([&] {
-      if (job.first()) text = read_revisions(path);
-    });
-    text = job.control().share(text);
+    const std::string text = job.control().made_by_first([&] { return read_revisions(path); });
     job.agree([&] { settled.revisions = PlanRevisions::replayed(path, text, config, ways); });
     log_info("plan revisions are those of " + path + ": nothing is measured");
   }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 
 namespace thinwire {
 namespace {
@@ -35,31 +36,39 @@ std::vector<int> allowed_cpus() {
 
 int cpu_quota(const std::string& root) {
   double least = 1 << 20;
-  const auto limit = [&](double quota, double period) {
-    if (quota > 0.0 && period > 0.0) least = std::min(least, std::max(1.0, quota / period));
-  };
-  std::ifstream groups(root + "/proc/self/cgroup");  // lines of "0::/path", or "3:cpu,cpuacct:/path" of version 1
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string names = line.substr(first + 1, second - first - 1);
-    if (!names.empty() && ("," + names + ",").find(",cpu,") == std::string::npos) continue;
-    const std::string mount = root + "/sys/fs/cgroup/" + names;
-    // A container may see its own group as the root of what is mounted, whatever path is told.
-    for (std::string path = line.substr(second + 1);; path.resize(std::min(path.size(), path.rfind('/')))) {
-      const std::string folder = mount + (path == "/" ? "" : path);
-      double quota = 0.0, period = 0.0;
-      if (std::sscanf(words_in(folder + "/cpu.max").c_str(), "%lf %lf", &quota, &period) == 2) limit(quota, period);
-      const std::string older = words_in(folder + "/cpu.cfs_quota_us") + " " + words_in(folder + "/cpu.cfs_period_us");
-      if (std::sscanf(older.c_str(), "%lf %lf", &quota, &period) == 2) limit(quota, period);
-      if (path.empty() || path == "/") break;
-    }
-  }
+  for_each_control_group("cpu", root + "/proc", root + "/sys/fs/cgroup", [&](const std::string& folder, bool is_v2) {
+    const std::string words =
+        is_v2 ? words_in(folder + "/cpu.max")
+              : words_in(folder + "/cpu.cfs_quota_us") + " " + words_in(folder + "/cpu.cfs_period_us");
+    double quota = 0.0, period = 0.0;
+    if (std::sscanf(words.c_str(), "%lf %lf", &quota, &period) == 2 && quota > 0.0 && period > 0.0)
+      least = std::min(least, std::max(1.0, quota / period));
+    return true;  // the limits of enclosing groups hold, too
+  });
   return static_cast<int>(least);
 }
 
 int usable_cpus() {
   return std::max(1, std::min(cpu_quota(), static_cast<int>(allowed_cpus().size())));
+}
+
+// Inside a container the path may be the host's, which does not exist here; its last parent, the root, does.
+void for_each_control_group(const std::string& controller, const std::string& proc, const std::string& groups,
+                            const std::function<bool(const std::string& folder, bool is_v2)>& visit) {
+  std::ifstream entries(proc + "/self/cgroup");  // <number>:<controllers>:<path>
+  for (std::string entry; std::getline(entries, entry);) {
+    std::istringstream words(entry);
+    std::string number, controllers, path;
+    std::getline(words, number, ':'), std::getline(words, controllers, ':'), std::getline(words, path);
+    const bool is_v2 = controllers.empty();
+    if (!is_v2 && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
+    const std::string root = groups + (is_v2 ? "" : "/" + controllers);
+    if (path == "/") path.clear();
+    for (size_t end = path.size(); end != std::string::npos; end = path.rfind('/')) {
+      path.resize(end);
+      if (!visit(root + path, is_v2)) return;
+    }
+  }
 }
 
 }  // namespace thinwire

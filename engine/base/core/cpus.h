@@ -1,6 +1,7 @@
 // CPUs that this process may use: by its affinity mask (Slurm, taskset) and by its control group (containers).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,5 +19,10 @@ int cpu_quota(const std::string& root = "");
 
 // The lesser of both; 1 at least.
 int usable_cpus();
+
+// Folders of the control groups that limit this process's `controller` ("cpu"), the innermost first; `visit` says
+// whether to go on. is_v2: of version 2. proc, groups: "/proc" and "/sys/fs/cgroup", other places for tests.
+void for_each_control_group(const std::string& controller, const std::string& proc, const std::string& groups,
+                            const std::function<bool(const std::string& folder, bool is_v2)>& visit);
 
 }  // namespace thinwire

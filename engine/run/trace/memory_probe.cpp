@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
 #include <string>
+
+#include "engine/base/core/cpus.h"
 
 namespace thinwire {
 
@@ -42,26 +43,6 @@ void lower_to(MemoryLimit& limit, int64_t bytes, const std::string& source) {
   if (bytes > 0 && bytes < limit.bytes) limit = {bytes, source};
 }
 
-// Folders of the memory control groups that this process is in, the innermost first; `visit` says whether to go on.
-// Inside a container the path may be the host's, which does not exist here; its last parent, the root, does.
-template <typename Visit>
-void for_each_memory_group(const std::string& proc, const std::string& groups, const Visit& visit) {
-  std::ifstream entries(proc + "/self/cgroup");  // <number>:<controllers>:<path>
-  for (std::string entry; std::getline(entries, entry);) {
-    std::istringstream words(entry);
-    std::string number, controllers, path;
-    std::getline(words, number, ':'), std::getline(words, controllers, ':'), std::getline(words, path);
-    const bool is_v2 = controllers.empty();
-    if (!is_v2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
-    const std::string root = groups + (is_v2 ? "" : "/" + controllers);
-    if (path == "/") path.clear();
-    for (size_t end = path.size(); end != std::string::npos; end = path.rfind('/')) {
-      path.resize(end);
-      if (!visit(root + path, is_v2)) return;
-    }
-  }
-}
-
 // The number that follows a word in a file of "word number" lines; -1 where there is none.
 int64_t number_behind(const std::string& word, const std::string& path) {
   std::ifstream file(path);
@@ -82,7 +63,7 @@ int64_t peak_rss_bytes() {
 
 MemoryLimit memory_limit(const std::string& proc, const std::string& groups) {
   MemoryLimit limit{sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "the machine's memory"};
-  for_each_memory_group(proc, groups, [&](const std::string& folder, bool is_v2) {
+  for_each_control_group("memory", proc, groups, [&](const std::string& folder, bool is_v2) {
     const std::string file = folder + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
     lower_to(limit, number_in(file), file);
     return true;  // the limits of enclosing groups hold, too
@@ -100,7 +81,7 @@ MemoryKills memory_kills(const std::string& proc, const std::string& groups) {
     kills = {file, memory_kills_in(file)};
     return kills.count < 0;
   };
-  for_each_memory_group(proc, groups, [&](const std::string& folder, bool is_v2) {
+  for_each_control_group("memory", proc, groups, [&](const std::string& folder, bool is_v2) {
     return ask(folder + (is_v2 ? "/memory.events" : "/memory.oom_control"));
   });
   if (kills.count < 0 && ask(proc + "/vmstat")) return {};

@@ -1,4 +1,4 @@
-// Numbers as text, lists of words and their distances, see text.h.
+// Numbers, times, lists of words and their distances, see text.h.
 #include "engine/base/core/text.h"
 
 #include <algorithm>
@@ -27,6 +27,14 @@ std::string printed(const char* format, ...) {
 std::string mebibytes(uint64_t bytes) {
   constexpr uint64_t kMebibyte = uint64_t{1} << 20;
   return std::to_string(bytes / kMebibyte + (bytes % kMebibyte != 0 ? 1 : 0)) + " MiB";
+}
+
+std::string utc_text(std::time_t time) {
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
 }
 
 std::string join(const std::vector<std::string>& words, const std::string& between) {

@@ -1,7 +1,8 @@
-// Numbers as text, lists of words, and how far two words are from each other.
+// Numbers and times as text, lists of words, and how far two words are from each other.
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@ namespace thinwire {
 
 // "12 MiB", rounded up.
 std::string mebibytes(uint64_t bytes);
+// As times are written: "2025-01-31T12:00:00Z".
+std::string utc_text(std::time_t time);
 
 std::string join(const std::vector<std::string>& words, const std::string& between);
 // "1, 2, 3", of a long list "1, 2, 3 and 2045 more": for messages about the ranks of a large job.

@@ -10,6 +10,7 @@
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/program.h"
+#include "engine/base/core/text.h"
 #include "engine/base/ops/isa.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/hf_names.h"
@@ -55,11 +56,7 @@ void show(const std::string& dir, bool as_json) {
     return;
   }
   const Manifest m = read_manifest(path);
-  const auto saved_at = static_cast<std::time_t>(m.saved_at);
-  std::tm utc{};
-  gmtime_r(&saved_at, &utc);
-  char when[32];
-  std::strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  const std::string when = utc_text(static_cast<std::time_t>(m.saved_at));
   std::cout << path << "\nstep " << m.step << ", saved " << when << " by job " << m.job << "\n";
   std::cout << "layout  written by " << m.ranks << (m.ranks == 1 ? " rank" : " ranks");
   if (m.info.is_object() && m.info.contains("layout")) std::cout << ": " << m.info["layout"].dump();

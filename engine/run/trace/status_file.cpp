@@ -10,6 +10,7 @@
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/shallow_json.h"
+#include "engine/base/core/text.h"
 #include "engine/run/trace/memory_probe.h"
 
 namespace thinwire {
@@ -61,14 +62,6 @@ std::string to_json(const RunStatus& s) {
 }
 
 }  // namespace
-
-std::string utc_text(std::time_t time) {
-  std::tm parts{};
-  ::gmtime_r(&time, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 std::string reason_of(ExitCode code) {
   constexpr std::pair<ExitCode, const char*> kReasons[] = {{ExitCode::kFinished, "finished"},

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <ctime>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,8 +33,6 @@ struct RunStatus {
   std::map<std::string, int64_t> oom_kills;
 };
 
-// As times are written: "2025-01-31T12:00:00Z".
-std::string utc_text(std::time_t time);
 // "finished", "usage", "bad_data", "internal", "hung_peer", "busy", "io", "preempted", "diverged", "bad_config".
 std::string reason_of(ExitCode code);
 // True for 71 and 75 only.

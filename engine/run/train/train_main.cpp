@@ -7,6 +7,7 @@
 #include "data/sample_stream.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/text.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/checkpoint/run_lock.h"

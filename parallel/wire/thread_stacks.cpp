@@ -130,11 +130,12 @@ std::vector<int> threads_now() {
   return list;
 }
 
-}  // namespace
-
+// Asks a thread for its stack.
 int stack_signal() {
   return SIGRTMIN + 7;
 }
+
+}  // namespace
 
 SignalsBlocked::SignalsBlocked() {
   sigset_t most;

@@ -7,8 +7,6 @@
 
 namespace thinwire {
 
-// Asks a thread for its stack.
-int stack_signal();
 // While one lives, threads that the calling thread starts leave all other signals to the main thread.
 class SignalsBlocked {
  public:

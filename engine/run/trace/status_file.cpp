@@ -61,8 +61,6 @@ std::string to_json(const RunStatus& s) {
   return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace
-
 std::string reason_of(ExitCode code) {
   constexpr std::pair<ExitCode, const char*> kReasons[] = {{ExitCode::kFinished, "finished"},
                                                            {ExitCode::kUsage, "usage"},
@@ -78,12 +76,6 @@ std::string reason_of(ExitCode code) {
     if (known == code) return word;
   return "internal";
 }
-
-bool requeue_of(ExitCode code) {
-  return code == ExitCode::kHungPeer || code == ExitCode::kPreempted;
-}
-
-namespace {
 
 constexpr size_t kStatusLimit = 1 << 20;
 
@@ -178,7 +170,7 @@ void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) 
   status_.code = static_cast<int>(code);
   status_.reason = reason_of(code);
   status_.message = message;
-  status_.requeue = requeue_of(code);
+  status_.requeue = code == ExitCode::kHungPeer || code == ExitCode::kPreempted;
   status_.step = step;
   write(true);
 }

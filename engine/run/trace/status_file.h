@@ -16,11 +16,11 @@ namespace thinwire {
 struct RunStatus {
   std::string state = "running";   // running | finished | preempted | failed
   std::optional<int> code;         // exit code; null while running
-  std::string reason = "running";  // word for the code (reason_of), "running" before
+  std::string reason = "running";  // word for the code ("bad_data"), "running" before
   std::string message;             // the one message printed for a person, empty when all is well
   int64_t step = 0;                // last completed step
   int64_t total_steps = 0;         // train_iters, 0 when not known
-  bool requeue = false;            // the same command, started again, goes on
+  bool requeue = false;            // the same command, started again, goes on: codes 71 and 75
   std::string host;
   int64_t pid = 0;
   std::string first_started;  // when the run's first job started
@@ -32,11 +32,6 @@ struct RunStatus {
   std::string planned_memory;
   std::map<std::string, int64_t> oom_kills;
 };
-
-// "finished", "usage", "bad_data", "internal", "hung_peer", "busy", "io", "preempted", "diverged", "bad_config".
-std::string reason_of(ExitCode code);
-// True for 71 and 75 only.
-bool requeue_of(ExitCode code);
 
 // Part of the message of a rank that the kernel has killed so, wherever that message comes from.
 inline constexpr char kKilledForMemory[] = "killed by the kernel for want of memory";

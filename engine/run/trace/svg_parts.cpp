@@ -16,6 +16,10 @@ bool continues(const std::string& text, size_t at) {
   return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80;
 }
 
+std::string title_of(const std::string& words) {
+  return words.empty() ? "" : "<title>" + html_escape(words) + "</title>";
+}
+
 }  // namespace
 
 std::string html_escape(const std::string& text) {
@@ -71,10 +75,6 @@ std::string svg_open(const std::string& title, double height, double width) {
 
 std::string color_class(int color) {
   return {'c', static_cast<char>('0' + color % kPalette)};
-}
-
-std::string title_of(const std::string& words) {
-  return words.empty() ? "" : "<title>" + html_escape(words) + "</title>";
 }
 
 std::string text_at(double x, double y, const char* anchor, const std::string& words, const char* kind) {

@@ -33,7 +33,6 @@ std::string element(const char* name, std::initializer_list<Attribute> attribute
 
 std::string svg_open(const std::string& title, double height, double width = kChartWidth);
 std::string color_class(int color);  // "c0" to "c7"
-std::string title_of(const std::string& words);
 std::string text_at(double x, double y, const char* anchor, const std::string& words, const char* kind = "");
 std::string line_at(double x1, double y1, double x2, double y2, const char* kind);
 std::string box_at(double x, double y, double width, double height, int color, const std::string& title = "");

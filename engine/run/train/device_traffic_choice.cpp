@@ -36,10 +36,9 @@ std::unique_ptr<DeviceTraffic> choose_device_traffic(const RunConfig& config, Jo
   if (job.size() == 1 || device.kind() != DeviceKind::kCuda) return nullptr;
   std::string mine;
   job.agree([&] { mine = hardware_of(device); });
-  std::string why;
-  if (const std::vector<std::string> all = job.control().collect(mine); job.first())
-    why = cannot_use_nccl(all, config.layout.tuning.checksums);
-  why = job.control().share(why);
+  const std::vector<std::string> all = job.control().collect(mine);
+  const std::string why =
+      job.control().made_by_first([&] { return cannot_use_nccl(all, config.layout.tuning.checksums); });
   if (!why.empty()) {
     if (job.first()) log_warning("ranks talk through host memory and MPI: " + why);
     return nullptr;

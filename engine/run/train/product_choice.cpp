@@ -93,15 +93,13 @@ std::set<MatmulKey> products_of_step(const RunConfig& config, const RankLayout& 
 ProductTable settle_products(const std::string& path, Job& job, ProductLibrary& library,
                              const std::set<MatmulKey>& needed) {
   const auto begin = std::chrono::steady_clock::now();
-  std::string place, text;
-  job.agree([&] {
-    place = library.place();
-    if (!job.first()) return;
+  std::string place;
+  job.agree([&] { place = library.place(); });
+  ProductFile file = ProductFile::of(job.control().made_by_first([&] {
     const ProductFile known = known_products(path);
     log_other_places(path, known, place);
-    text = known.text();
-  });
-  ProductFile file = ProductFile::of(job.control().share(text));
+    return known.text();
+  }));
   std::map<std::string, MatmulKey> lacking;
   job.agree([&] {
     ProductTable& table = file.places[place];
@@ -115,7 +113,7 @@ ProductTable settle_products(const std::string& path, Job& job, ProductLibrary& 
     }
   });
   const std::vector<std::string> reports = job.control().collect(report(place, lacking).dump());
-  const json work = json::parse(job.control().share(job.first() ? divide(reports).dump() : std::string()));
+  const json work = json::parse(job.control().made_by_first([&] { return divide(reports).dump(); }));
   ProductFile mine;
   job.agree([&] {
     for (const json& product : work.at(static_cast<size_t>(job.rank()))) {
@@ -124,9 +122,7 @@ ProductTable settle_products(const std::string& path, Job& job, ProductLibrary& 
     }
   });
   const std::vector<std::string> found = job.control().collect(mine.text());
-  text.clear();
-  job.agree([&] {
-    if (!job.first()) return;
+  const std::string all = job.control().made_by_first([&] {
     ProductFile fresh;
     for (const std::string& one : found) fresh.add(ProductFile::of(one));
     size_t measured = 0;
@@ -138,7 +134,7 @@ ProductTable settle_products(const std::string& path, Job& job, ProductLibrary& 
     }
     fresh.add(file);
     std::erase_if(fresh.places, [](const auto& entry) { return entry.second.empty(); });
-    text = fresh.text();
+    const std::string text = fresh.text();
     if (measured > 0) {
       if (const std::string folder = folder_of(path); !folder.empty()) make_directories(folder);
       write_file_atomic(path, text);
@@ -146,8 +142,9 @@ ProductTable settle_products(const std::string& path, Job& job, ProductLibrary& 
     log_info(printed("product_table %s: %zu products of this GPU, %zu measured in %.1f s", path.c_str(),
                      fresh.places[place].size(), measured,
                      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+    return text;
   });
-  return ProductFile::of(job.control().share(text)).places[place];
+  return ProductFile::of(all).places[place];
 }
 
 ProductTable choose_products(const RunConfig& config, Job& job, Device& device, const OpTable& ops) {

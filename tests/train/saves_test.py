@@ -8,7 +8,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from run_support import BUILD, ROOT, MemoryGroup, RunCase, Running, checkpoints_in, environment, fault, main, run_program
+from run_support import BUILD, ROOT, MemoryGroup, RunCase, Running, checkpoints_in, environment, fault, main, read_metrics, run_program
 
 PACE = {"at": "step.begin", "do": "delay:0.1"}
 FAILING = str(BUILD / "tests" / "libfailing_files.so")
@@ -30,8 +30,10 @@ class Times(RunCase):
                 steps = self.steps(config)
                 self.assertEqual(steps[-1], 16)
                 self.assertGreaterEqual(len(steps), 3, steps)
-                gaps = [b - a for a, b in zip([0] + steps[:-2], steps[:-1])]
-                self.assertGreaterEqual(min(gaps), 2, f"{steps}: each save starts the clock anew, and 0.4 s are more than two steps")
+                # Each save starts the clock anew: 0.4 s lie between two of them, however few steps a busy machine takes in that time.
+                wall = {0: 0.0} | {line["step"]: float(line["wall_s"]) for line in read_metrics(self.run_dir(config)) if "loss" in line}
+                for a, b in zip([0] + steps[:-2], steps[:-1]):
+                    self.assertGreater(wall[b] - wall[a], 0.399, f"{steps}: {wall}")
 
     def test_no_clock_and_the_default_of_half_an_hour(self):
         for name, minutes in (("never", 0), ("default", None)):
@@ -96,10 +98,14 @@ class Storage(RunCase):
                 config = self.config(name, train_iters=6)
                 self.train(config, "exit_interval=3", expect=75)
                 fault = failing("read", f"{name}/status.json", errno.ESTALE, first, count)
-                running = Running("train", *self.train_arguments(config, (), [dict(PACE, do="delay:0.6")]), cwd=self.here, extra=fault)
-                self.assertTrue(running.wait_for("step 5"))
+                running = Running("train", *self.train_arguments(config, (), [dict(PACE, do="delay:1")]), cwd=self.here, extra=fault)
+                states = set()
+                while running.process.poll() is None:  # three seconds, of which this test may miss one or two
+                    states.add(self.status(config)["state"])
+                    time.sleep(0.02)
+                self.assertLessEqual(states, {"preempted", "running", "finished"})
                 if name != "always":  # then nobody may write over what may be another rank's end
-                    self.assertEqual(self.status(config)["state"], "running")
+                    self.assertIn("running", states)
                 self.expect(running.finish(), 0)
                 self.assertEqual((self.status(config)["state"], self.status(config)["step"]), ("finished", 6))
 
@@ -171,7 +177,10 @@ class Memory(RunCase):
         config = self.config("killed", train_iters=100000, save_interval=5, train_micro_batch_size_per_gpu=2)
         running = Running("train", "--config", config, cwd=self.here, ranks=2, before=group.enter)
         self.assertTrue(running.wait_for("step 20"))
-        time.sleep(1.1)  # status.json is written once a second
+        end = time.monotonic() + 60
+        while self.status(config)["step"] < 1:  # status.json is written once a second
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
         start = time.monotonic()
         group.fill()
         done = running.finish()

@@ -1,5 +1,6 @@
 # What the whole-run tests share: a tiny data set, tiny configurations, programs run with a time limit, and bit-exact comparison.
 import array
+import contextlib
 import json
 import os
 import queue
@@ -111,6 +112,15 @@ class Running:
     def send(self, number):
         if self.process.poll() is None:
             self.process.send_signal(number)
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """The program, which is one process, stands still meanwhile: what is done then comes before whatever it does next."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGCONT)
 
     def finish(self, limit=LIMIT_S):
         try:

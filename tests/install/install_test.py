@@ -78,7 +78,8 @@ class Installed(unittest.TestCase):
         self.assertIn("Usage: thinwire checkpoint export ", self.thinwire("checkpoint", "export", "--help").stdout)
 
     def test_two_ranks_train_on_shipped_files(self):
-        words = [self.mpirun, "-n", "2", "thinwire", "train", "--config", "gpt2_tiny.json", *TINY, "train_iters=150", "run_dir=runs/two", "compression=thinwire"]
+        words = [self.mpirun, "-n", "2", "thinwire", "train", "--config", "gpt2_tiny.json", *TINY, "train_iters=150", "run_dir=runs/two", "compression=thinwire",
+                 "--allow-faults", 'faults=[{"at": "step.begin", "step": 1, "do": "delay:4"}]']  # long enough to be seen
         process = subprocess.Popen(words, cwd=self.here, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         names = []
         deadline = time.monotonic() + 60

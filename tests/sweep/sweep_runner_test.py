@@ -75,12 +75,17 @@ class Endings(SweepCase):
         self.assertEqual((slow["state"], slow["from_step"]), ("timeout", step))
         self.assertGreater(slow["step"], step)
 
+    def under_way(self):
+        """Whether there are runs, and all of them have come as far as to hear signals: with more than two cores it is both."""
+        running = [id_ for id_, status in self.status().items() if status["state"] == "running"]
+        return running and all((self.out / "runs" / id_ / "run" / "metrics.jsonl").exists() for id_ in running)
+
     def test_sigterm_saves_and_the_next_runner_goes_on(self):
         plan = self.plan(list=[{"name": "one", **LONG, "train_iters": 3000}, {"name": "two", "@ranks": 2, **LONG, "train_iters": 3000}])
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             self.sweep("create", plan, "--out", self.out, expect=0)
             runner = self.start("run", self.out)
-            self.wait_for(lambda: "running" in self.states() and any((self.out / "runs" / i / "run" / "metrics.jsonl").exists() for i in self.ids()), "a run under way")
+            self.wait_for(self.under_way, "runs under way")
             runner.send_signal(number)
             out, err = runner.communicate(timeout=60)
             self.assertEqual((runner.returncode, err), (75, ""), out)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from run_support import BUILD, RunCase, main, run_program
 
 RANKS = 3
+START = 12  # seconds: five jobs of three ranks that begin at once on a busy machine are all there by then
 PRELOADED = {"LD_PRELOAD": str(BUILD / "tests" / "libinterposed_mpi.so")}
 KEYS = {"num_layers": 1, "hidden_size": 16, "seq_length": 16, "train_batch_size": 6, "train_micro_batch_size_per_gpu": 1}
 
@@ -47,12 +48,12 @@ class Hangs(RunCase):
             finally:
                 thawed = subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True)
             self.assertEqual(done.code, 71, str(done))
-            self.assertLess(took, limit + 8, str(done))
+            self.assertLess(took, limit + 20, str(done))  # as long as it is frozen
             said = done.out + done.err
             self.assertEqual(said.count("watchdog: nothing moved between ranks"), 1, str(done))
             self.assertRegex(said, r"Culprit: rank \d .*waits? for nobody, busy outside communication")
             # Whoever was to write it down does so now.
-            end = time.monotonic() + 10
+            end = time.monotonic() + 30
             while self.status(config)["code"] != 71 and time.monotonic() < end:
                 time.sleep(0.1)
             status = self.status(config)
@@ -70,15 +71,15 @@ class Hangs(RunCase):
     def judge(self, place):
         moment, victim, expected = place
         name = f"{moment}_{victim}"
-        config = self.config(name, **KEYS, train_iters=3, save_interval=0, start_timeout_s=4)
+        config = self.config(name, **KEYS, train_iters=3, save_interval=0, start_timeout_s=START)
         self.run_dir(config).mkdir()
         (self.run_dir(config) / "status.json").write_text(json.dumps({"state": "preempted", "code": 75, "total_steps": 77, "started": "2020-01-01T00:00:00Z"}))
         start = time.monotonic()
-        done = run_program("train", "--config", config, cwd=self.here, ranks=RANKS, limit=60,
+        done = run_program("train", "--config", config, cwd=self.here, ranks=RANKS,
                            extra={**PRELOADED, "THINWIRE_MPI_STOP": f"{victim}:{moment}"})
         took = time.monotonic() - start
         wrong = [] if done.code == 71 else [f"code {done.code}"]
-        wrong += [] if took < 25 else [f"{took} s"]
+        wrong += [] if took < START + 25 else [f"{took} s"]
         wrong += [f"nobody said {e}" for e in expected if not re.search(e, done.err + done.out)]
         status = json.loads((self.run_dir(config) / "status.json").read_text()) if (self.run_dir(config) / "status.json").exists() else {}
         # At the last barrier all is done, and rank 0 has said so.
@@ -88,7 +89,7 @@ class Hangs(RunCase):
         return f"{name}: {'; '.join(wrong)}\n{done}" if wrong else None
 
     def test_a_rank_that_does_not_come_to_the_start_or_the_end_is_named(self):
-        said = r"rank {} \(host [^)]*\): {} after start_timeout_s \(4 s\); ending all ranks with code 71"
+        said = r"rank {} \(host [^)]*\): {} after start_timeout_s \(START s\); ending all ranks with code 71".replace("START", str(START))
         missing = "no sign of rank 2 in the {}"
         places = [("init", 2, [said.format(0, "still waits for the others in MPI_Init"), r"rank 2 \(host .*\): its process \d+ is stopped"]),
                   ("first", 2, [said.format(0, missing.format("first handshake"))]),
@@ -98,7 +99,9 @@ class Hangs(RunCase):
         with ThreadPoolExecutor(len(places)) as pool:  # nearly all of it is waiting
             wrong = [w for w in pool.map(self.judge, places) if w]
         self.assertEqual(wrong, [], "\n".join(wrong))
-        left = subprocess.run(["pgrep", "-f", str(self.here)], capture_output=True, text=True, check=False).stdout.split()
+        end = time.monotonic() + 20
+        while (left := subprocess.run(["pgrep", "-f", str(self.here)], capture_output=True, text=True, check=False).stdout.split()) and time.monotonic() < end:
+            time.sleep(0.1)  # a process that was killed takes a moment to go
         for pid in left:
             os.kill(int(pid), signal.SIGKILL)
         self.assertEqual(left, [], "processes are left over")

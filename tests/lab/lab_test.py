@@ -187,10 +187,10 @@ def test_link():
     assert [h["link"] for h in shown()["hosts"]] == ["up", "up"]
     assert waiting.wait(timeout=30) == 0, "TCP goes on when the cable is back"
     # A job of which one host is out of reach can still be ended: mpirun talks to it over the control network.
-    job = subprocess.Popen([LAB, "run", "-n", "2", "--name", NAME, "--", PROBE, "exit", "71", "2"], stderr=subprocess.DEVNULL)
-    time.sleep(1)
+    job = subprocess.Popen([LAB, "run", "-n", "2", "--name", NAME, "--", PROBE, "exit", "71", "8"], stderr=subprocess.DEVNULL)
+    time.sleep(4)  # both ranks are there, and have four more seconds
     lab("link", "h1", "down")
-    assert job.wait(timeout=15) == 71, "rank 1's MPI_Abort on the host with the pulled cable"
+    assert job.wait(timeout=60) == 71, "rank 1's MPI_Abort on the host with the pulled cable"
     lab("link", "h1", "up")
 
 

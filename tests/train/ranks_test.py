@@ -210,7 +210,7 @@ class Ranks(RunCase):
 
     def test_a_signal_within_a_step_ends_the_run_with_that_step(self):
         config = self.config("within", train_iters=4000, save_interval=0, **FOUR)
-        running = self.start(config, faults=[{"at": "compute", "step": 4, "do": "delay:2"}], ranks=2)
+        running = self.start(config, faults=[{"at": "compute", "step": 4, "do": "delay:5"}], ranks=2)
         self.assertTrue(running.wait_for("delay at compute, step 4"))
         running.send(signal.SIGUSR1)
         self.assertEqual(running.finish().code, 75)
@@ -229,7 +229,7 @@ class Ranks(RunCase):
         self.assertLess(time.monotonic() - start, 15)
         self.assertEqual(re.findall(r"Culprit: (.*?) gives? ", done.err + done.out), [f"rank 2 (host {socket.gethostname()})"], str(done))
         self.assertEqual(json.loads((self.run_dir(config) / "watchdog.json").read_text())["culprits"], [2])
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.1)
         self.assertEqual([pid for pid in pids if os.path.exists(f"/proc/{pid}")], [])
@@ -248,7 +248,7 @@ class Ranks(RunCase):
         done = running.finish()
         self.assertNotEqual(done.code, 0)
         fault(1, seconds=time.monotonic() - start, code=done.code)
-        self.assertLess(time.monotonic() - start, 5)
+        self.assertLess(time.monotonic() - start, 30)  # far from watchdog_seconds
         # Whoever was killed is named by us. The launcher says what happened, too; Hydra kills the others the same way before it looks, and names the first that it finds.
         self.assertRegex(done.out + done.err, "(?i)signal 9")
         self.assertEqual(re.findall(r"^error: rank (\d+) \(host [^)]*\): its process (\d+) was ended by signal 9 ", done.out + done.err, re.M), [("1", str(pids[1]))], str(done))

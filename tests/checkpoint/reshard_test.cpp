@@ -283,14 +283,14 @@ TEST(Reshard, SlowFillingIsNoHang) {
   ManyTensors saved{{1.0f, 2.0f, 3.0f, 4.0f}};
   saved.save(scratch.path());
   run_local_ranks(2, [&](Transport& transport) {
-    Progress progress(transport, {.spin_us = 0, .watchdog_seconds = 1.0});
+    Progress progress(transport, {.spin_us = 0, .watchdog_seconds = 3.0});
     Control control(
         Channel(std::make_unique<Communicator>(progress, std::vector<int>{0, 1}, 1, Site::kControl, nullptr)));
     ManyTensors filled{std::vector<float>(4)};
     LoadOptions options;
     options.meet_every = 1;
     options.copy = [slow = control.rank() == 1](std::byte* to, const std::byte* from, size_t bytes) {
-      if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(600));
       std::memcpy(to, from, bytes);
     };
     load_checkpoint({scratch / "step_000001", read_manifest(scratch / "step_000001")}, filled.all(), options, control);

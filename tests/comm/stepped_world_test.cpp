@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -92,13 +93,18 @@ void vote(SteppedWorld& world) {
   }
 }
 
+// What it computes, not how long it takes: others compute, too.
+double cpu_seconds() {
+  return static_cast<double>(std::clock()) / static_cast<double>(CLOCKS_PER_SEC);
+}
+
 TEST(SteppedWorld, TwoThousandRanksStartAndVote) {
-  const Clock::time_point start = Clock::now();
+  const double start = cpu_seconds();
   SteppedWorld world(2048);
-  const double started = seconds_since(start);
+  const double started = cpu_seconds() - start;
   vote(world);
-  const double voted = seconds_since(start);
-  std::printf("2048 ranks: started after %.2f s, voted after %.2f s\n", started, voted);
+  const double voted = cpu_seconds() - start;
+  std::printf("2048 ranks: started after %.2f s of a core, voted after %.2f s\n", started, voted);
   EXPECT_LT(voted, 10.0);
 }
 

@@ -3,19 +3,24 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/resolved_json.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::megatron_args_test {
 namespace {
 
+// Path of a file with this text, the only one at a time.
+std::string args_file(const std::string& text) {
+  static const test::Scratch folder;
+  const std::string path = folder / "m.args";
+  test::spill(path, text);
+  return path;
+}
+
 std::string message_of(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "m.args";
-  std::ofstream(path) << text;
   try {
-    load_config({}, {}, {.dry_run = true, .args_files = {path}});
+    load_config({}, {}, {.dry_run = true, .args_files = {args_file(text)}});
     return "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kBadConfig);
@@ -24,9 +29,7 @@ std::string message_of(const std::string& text) {
 }
 
 ResolvedConfig load(const std::string& text, const std::vector<std::string>& files = {}) {
-  const std::string path = ::testing::TempDir() + "m.args";
-  std::ofstream(path) << text;
-  return load_config(files, {}, {.dry_run = true, .args_files = {path}});
+  return load_config(files, {}, {.dry_run = true, .args_files = {args_file(text)}});
 }
 
 const std::string kSmall =

@@ -13,6 +13,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/philox.h"
 #include "engine/base/device/device.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::spill_file_test {
 namespace {
@@ -33,7 +34,8 @@ INSTANTIATE_TEST_SUITE_P(All, SpillFileWays, ::testing::Values(SpillFile::Way::k
 TEST_P(SpillFileWays, WhatComesBackIsWhatWentOut) {
   constexpr size_t kPlace = 10 * SpillFile::kBlock;
   constexpr int kPlaces = 12, kRequests = 5;
-  SpillFile file(::testing::TempDir(), kPlaces * kPlace, kRequests, GetParam());
+  const test::Scratch scratch;
+  SpillFile file(scratch.path(), kPlaces * kPlace, kRequests, GetParam());
   RecordProperty("way", file.description());
   std::vector<std::vector<char>> expected(kPlaces, std::vector<char>(kPlace, 0));
   Pages memory(kRequests * kPlace);
@@ -101,7 +103,8 @@ std::string refused(const Body& body) {
 }
 
 TEST_P(SpillFileWays, NoRoomAndFailingWritesAreIoErrors) {
-  const std::string place = ::testing::TempDir();
+  const test::Scratch scratch;  // other tests may have files of such names where all have theirs
+  const std::string& place = scratch.path();
   {
     const FileLimit limit(1 << 20);
     const std::string what = refused([&] { SpillFile file(place, 64 << 20, 1, GetParam()); });

@@ -7,12 +7,14 @@ set -u
 rank_program=$1
 shift
 launch=("$@")
-limit=2 slack=4
+limit=2 slack=10
 resolve=$(dirname "$0")/../../scripts/resolve_stacks
 work=$(mktemp -d)
 launcher=
 failures=0
 
+# Whether a process runs: a zombie whose parent is gone is over, even where nobody collects it.
+runs() { grep -q '^State:[[:space:]]*[^[:space:]ZX]' "/proc/$1/status" 2>/dev/null; }
 leftovers() { cat "$work"/pid.* 2>/dev/null; }
 cleanup() {
   for pid in $(leftovers); do kill -KILL "$pid" 2>/dev/null; done
@@ -41,10 +43,9 @@ end_within() {
   wait "$launcher"
   code=$?
   launcher=
-  sleep 0.3
   for pid in $(leftovers); do
-    # A zombie whose parent is gone is over, even where nobody collects it.
-    if grep -q '^State:[[:space:]]*[^[:space:]ZX]' "/proc/$pid/status" 2>/dev/null; then fail "process $pid is left over"; kill -KILL "$pid"; fi
+    for _ in $(seq 200); do runs "$pid" || break; sleep 0.1; done  # one that was killed takes a moment to go
+    if runs "$pid"; then fail "process $pid is left over"; kill -KILL "$pid"; fi
   done
 }
 expect_code() { [ "$code" = "$1" ] || fail "the launcher gave $code instead of $1"; }
@@ -82,7 +83,7 @@ for name in MPI_Recv StuckTransport::poll Progress::Core::drive; do
 done
 say "rank stuck inside MPI: code $code after $took s"
 
-begin 40 sleep 1 $(echo "$limit * 0.6" | bc); start=$(now)
+limit=6 begin 40 sleep 1 3.6; start=$(now)  # with two seconds to spare for a busy machine
 end_within 20 "$start"
 expect_code 0
 grep -q watchdog "$work/log" && fail "a short stall was reported"
@@ -102,16 +103,18 @@ for r in 0 2 3; do
 done
 
 begin 100
-for r in 0 1 2 3; do kill -STOP "$(cat "$work/pid.$r")"; done
+# All at once: one that runs on would find the others silent.
+mapfile -t pids < <(leftovers)
+kill -STOP "${pids[@]}"
 sleep $((limit * 2))
-for r in 0 1 2 3; do kill -CONT "$(cat "$work/pid.$r")"; done
+kill -CONT "${pids[@]}"
 end_within 20 "$(now)"
 expect_code 0
 say "all suspended for twice the limit: code $code"
 
 begin 100000
 kill -KILL "$(cat "$work/pid.3")"; start=$(now)
-end_within 3 "$start"
+end_within 20 "$start"
 [ "$code" = 9 ] || [ "$code" = 137 ] || fail "the launcher gave $code for a killed rank"
 say "rank killed: code $code after $took s"
 

@@ -6,6 +6,7 @@ the keeper ends every process that carries this cluster's SLURM_CONF: daemons, s
 """
 import getpass
 import os
+import random
 import select
 import shutil
 import signal
@@ -30,9 +31,18 @@ def missing():
 
 
 def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
+    """Below those that the system gives to whoever asks for any: mpiexec and ranks beside this test take of them before the daemons have begun."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
+        first = int(f.read().split()[0])
+    sockets = []
+    while len(sockets) < count:
+        s = socket.socket()
+        try:
+            s.bind(("127.0.0.1", random.randrange(first // 2, first) if first > 10000 else 0))
+        except OSError:
+            s.close()
+            continue
+        sockets.append(s)
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
         s.close()

@@ -44,7 +44,8 @@ def world():
     def text(*command):
         return sorted(re.sub(r"(?m)^\d+: ", "", subprocess.run(command, capture_output=True, text=True, check=True).stdout).splitlines())
     with open("/proc/mounts", encoding="utf-8") as f:
-        mounts = sorted(line for line in f.read().splitlines() if not line.startswith("thinwire-test "))  # other tests' small disks
+        # Not other tests' small disks, and the one that hang_test freezes.
+        mounts = sorted(line for line in f.read().splitlines() if not line.startswith("thinwire-test ") and "/thinwire-runs-" not in line)
     processes = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -264,17 +265,19 @@ def test_train_over_a_pulled_cable():
                 while not saved.is_dir() or not checkpoints_in(saved):
                     assert job.poll() is None and time.monotonic() < end, (here / "said").read_text()[-3000:]
                     time.sleep(0.05)
+                asked = time.monotonic()
                 lab("link", "h1", "down")
                 pulled = time.monotonic()
                 code = job.wait(timeout=60)
-                took = time.monotonic() - pulled
+                end = time.monotonic()
+                took = end - pulled
             finally:
                 job.kill()
                 job.wait()
                 lab("link", "h1", "up")
         text = (here / "said").read_text()
         assert code == 71, f"exit {code}, not 71\n{text[-3000:]}"
-        assert limit - 0.5 <= took <= limit + answers + margin, f"ended {took} s after the cable was pulled\n{text[-3000:]}"
+        assert limit - 0.5 <= end - asked and took <= limit + answers + margin, f"ended {took} s after the cable was pulled\n{text[-3000:]}"
         # Two ranks, one cable: which end of it is broken nobody can see from inside, so both are named, with their hosts.
         for where in (text, (here / "run" / "log.txt").read_text()):
             assert where.count("watchdog: nothing moved") == 1, where[-3000:]

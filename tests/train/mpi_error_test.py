@@ -40,9 +40,13 @@ class MpiErrors(RunCase):
         return f"{name}: {'; '.join(wrong)}\n{done}" if wrong else None
 
     def test_an_error_at_any_call_of_any_rank_ends_the_job_with_71(self):
-        _, whole = self.start_run("whole", THINWIRE_MPI_COUNT=str(self.here / "posts"))
-        self.expect(whole, 0)
-        posts = [int((self.here / f"posts.{rank}").read_text().split()[0]) for rank in range(RANKS)]
+        counts = []
+        for n in range(3):
+            _, whole = self.start_run(f"whole{n}", THINWIRE_MPI_COUNT=str(self.here / f"posts{n}"))
+            self.expect(whole, 0)
+            counts.append([int((self.here / f"posts{n}.{rank}").read_text().split()[0]) for rank in range(RANKS)])
+        # Of ranks that wait for a save that takes long each hears that it gets on, in messages which other runs do without.
+        posts = [min(of_rank) for of_rank in zip(*counts)]
         chance = random.Random(24)
         places = [(chance.randrange(RANKS), call, posts) for call, posts in (("dup", 0), ("allgather", 0), ("post", 1), ("barrier", 10**6))]
         while len(places) < PLACES:

@@ -125,11 +125,11 @@ class Signals(RunCase):
         life = self.start(config, faults=[{"at": "step.begin", "step": 6, "do": "delay:60"}])
         self.assertTrue(life.wait_for("delay at step.begin, step 6"))
         life.send(signal.SIGTERM)
-        time.sleep(0.3)
+        time.sleep(0.1)
         # The same wish by another way: batch systems signal script, launcher and ranks alike.
         life.send(signal.SIGTERM)
         life.send(signal.SIGUSR1)
-        time.sleep(3.2)
+        time.sleep(5)
         self.assertIsNone(life.process.poll(), "the first signal waits for the end of the step")
         life.send(signal.SIGTERM)
         self.assertEqual(life.finish(limit=20).code, 75)

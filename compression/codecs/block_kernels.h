@@ -58,8 +58,8 @@ TW_DECLARE_KERNELS(BlockKernels, lloyd_max_kernels)
 
 struct OneBitKernels {
   // Sum of |x| over n elements, NaN if one of them is NaN or infinite; the order depends on n alone.
-  double (*sum)(const float* x, int64_t n);
-  // ceil(n / 8) bytes; bits behind the last element are zero.
+  double (*sum_magnitudes)(const float* x, int64_t n);
+  // ceil(n / 8) bytes; bits after the last element are zero.
   void (*pack)(const float* x, int64_t n, uint8_t* out);
   // out = or += scale with the sign of its bit. scale >= 0, or NaN.
   void (*unpack)(const uint8_t* in, int64_t n, float scale, float* out, bool accumulate);

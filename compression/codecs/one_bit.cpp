@@ -60,7 +60,7 @@ class OneBit final : public BlockCodec {
   bool whole() const { return layout_.block == 0; }
   // Of magnitudes, or of their squares.
   double sum_of(const float* x, int64_t n) const {
-    if (!rms_) return kernels_.sum(x, n);
+    if (!rms_) return kernels_.sum_magnitudes(x, n);
     double sum = 0.0;
     for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
     return std::isinf(sum) ? std::numeric_limits<double>::quiet_NaN() : sum;

@@ -1,12 +1,12 @@
-// Signs and sums in double; compiled once per instruction set.
+// Codec one_bit: magnitudes summed in double, sign bits packed and unpacked; compiled once per instruction set.
 #include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
 
-// Sixteen partial sums, whatever the width of a vector: element i goes to number i % 16.
-constexpr int kPartial = 16;
+// The same partial sums on every instruction set, so that the total is: element i goes to sum i % 16.
+constexpr int kPartialSums = 16;
 TW_INLINE VecD absolute(VecD v) {
 #ifdef __AVX512F__
   return (VecD)_mm512_abs_pd((__m512d)v);
@@ -15,27 +15,29 @@ TW_INLINE VecD absolute(VecD v) {
 #endif
 }
 
-double sum(const float* x, int64_t n) {
-  VecD part[kPartial / kWide] = {};
+double sum_magnitudes(const float* x, int64_t n) {
+  constexpr int kVectors = kPartialSums / kWide;
+  VecD part[kVectors] = {};
   const auto add = [&](const float* p) TW_INLINE_LAMBDA {
-    for (int j = 0; j < kPartial / kWide; ++j) part[j] += absolute(load_wide(p + j * kWide));
+    for (int j = 0; j < kVectors; ++j) part[j] += absolute(load_wide(p + j * kWide));
   };
   int64_t i = 0;
-  for (; i + kPartial <= n; i += kPartial) add(x + i);
+  for (; i + kPartialSums <= n; i += kPartialSums) add(x + i);
   if (i < n) {
-    float last[kPartial] = {};
+    float last[kPartialSums] = {};
     for (int64_t j = i; j < n; ++j) last[j - i] = x[j];
     add(last);
   }
-  double each[kPartial];
-  for (int j = 0; j < kPartial; ++j) each[j] = part[j / kWide][j % kWide];
-  for (int half = kPartial / 2; half > 0; half /= 2)
-    for (int j = 0; j < half; ++j) each[j] += each[j + half];
-  // An infinity makes the sum infinite, a NaN makes it NaN; finite floats cannot reach either.
-  return each[0] - each[0] == 0.0 ? each[0] : __builtin_nan("");
+  double sums[kPartialSums];
+  for (int j = 0; j < kPartialSums; ++j) sums[j] = part[j / kWide][j % kWide];
+  for (int half = kPartialSums / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
+  // Only an infinity or NaN in x makes the sum infinite or NaN (finite floats do not overflow a double); then sum - sum
+  // is NaN.
+  return sums[0] - sums[0] == 0.0 ? sums[0] : __builtin_nan("");
 }
 
-// Bit i: lane i is below zero.
+// Bit i: element i is below zero.
 TW_INLINE uint32_t below_zero(VecF v) {
 #ifdef __AVX512F__
   return bits_of(_mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_LT_OQ));
@@ -43,12 +45,13 @@ TW_INLINE uint32_t below_zero(VecF v) {
   return (uint32_t)_mm256_movemask_ps((__m256)(v < splat(0.0f)));
 #endif
 }
+// `scale`, negated in element i where bit i is set.
 TW_INLINE VecF signed_scale(VecF scale, uint32_t bits) {
 #ifdef __AVX512F__
   return (VecF)_mm512_mask_xor_epi32((__m512i)scale, (__mmask16)bits, (__m512i)scale, _mm512_set1_epi32(INT32_MIN));
 #else
-  const VecU picked = (VecU{} + bits) << VecU{31, 30, 29, 28, 27, 26, 25, 24};
-  return (VecF)((VecU)scale ^ (picked & 0x80000000u));
+  const VecU at_sign = (VecU{} + bits) << VecU{31, 30, 29, 28, 27, 26, 25, 24};  // bit i, in element i
+  return (VecF)((VecU)scale ^ (at_sign & 0x80000000u));
 #endif
 }
 
@@ -94,6 +97,6 @@ void unpack(const uint8_t* in, int64_t n, float scale, float* out, bool accumula
 
 }  // namespace
 
-constinit const OneBitKernels one_bit_kernels = {sum, pack, unpack};
+constinit const OneBitKernels one_bit_kernels = {sum_magnitudes, pack, unpack};
 
 }  // namespace thinwire::TW_ISA

@@ -1,7 +1,7 @@
-// The inner loops of selectors: counting, finding and packing the largest numbers of a vector; and those of the sketch.
+// Inner loops of top-k selection (count, find and pack the numbers of largest magnitude), and of codec sketch.
 //
 // The key of a number is the bits of its absolute value: keys order like magnitudes, infinity is kInfiniteKey and NaN
-// lies above it. Memory "with slack" may be written up to kSparseSlack elements behind what the result says.
+// lies above it. Memory "with slack" may be written up to kSparseSlack elements past the count that is returned.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace thinwire {
 inline constexpr int64_t kSparseSlack = 16, kSketchLanes = 16;
 inline constexpr uint32_t kInfiniteKey = 0x7f800000u;
 
-// Which numbers are taken: keys above `key`, and of those equal to it the first `ties` in order of index.
+// Selects the numbers whose key is above `key`, and the first `ties` of those whose key equals it.
 struct Threshold {
   uint32_t key = 0;
   int64_t ties = 0;
-  uint32_t max_key = 0;  // of the vector; >= kInfiniteKey: something is not finite
+  uint32_t max_key = 0;  // of the vector; >= kInfiniteKey: it holds an infinity or NaN
 };
 
-// Counts of one pass against two keys low <= high.
+// How many keys are > high, == high, between, and == low, for two keys low <= high.
 struct Bracket {
   int64_t above = 0, at_high = 0, between = 0, at_low = 0;  // at_low is 0 where low == high
   uint32_t max_key = 0;
@@ -28,13 +28,13 @@ struct Bracket {
 
 struct SparseKernels {
   void (*bracket)(const float* x, int64_t n, uint32_t low, uint32_t high, Bracket* counts);  // adds to *counts
-  // Keys strictly between low and high; keys with slack. Returns how many.
+  // keys (with slack) = those of x strictly between low and high. Returns how many.
   int64_t (*gather_keys)(const float* x, int64_t n, uint32_t low, uint32_t high, uint32_t* keys);
-  // The k-th largest (1 <= k <= n) of keys, known to lie in [low, high].
+  // The k-th largest of n keys, 1 <= k <= n; it must lie in [low, high].
   uint32_t (*kth_largest)(const uint32_t* keys, int64_t n, int64_t k, uint32_t low, uint32_t high);
-  // The threshold of the `keep` largest of a cache-resident piece; scratch: [n + 2 kSparseSlack].
+  // The threshold that selects the `keep` largest of an x that fits in the cache; scratch: [n + 2 kSparseSlack].
   Threshold (*find_small)(const float* x, int64_t n, int64_t keep, uint32_t* scratch);
-  // Indices (from 0) and values of what the threshold takes, both with slack; *ties counts down. Returns how many.
+  // Indices (from 0) and values of what the threshold selects, both with slack; *ties counts down. Returns how many.
   int64_t (*take)(const float* x, int64_t n, uint32_t key, int64_t* ties, uint32_t* index, float* value);
   // The same as a bitmap: bit i % 8 of bits[i / 8]; writes exactly ceil(n / 8) bytes. value: with slack, or nullptr.
   int64_t (*take_bits)(const float* x, int64_t n, uint32_t key, int64_t* ties, uint8_t* bits, float* value);
@@ -42,18 +42,18 @@ struct SparseKernels {
   int64_t (*pack)(const float* x, int64_t n, const uint8_t* bits, float* values);
   // out = or += values where bits are set, 0 elsewhere; values are read with slack. Returns how many were set.
   int64_t (*unpack)(const uint8_t* bits, int64_t n, const float* values, float* out, bool accumulate);
-  // Sets x to zero where bits are set.
+  // x = 0 where bits are set.
   void (*clear)(float* x, int64_t n, const uint8_t* bits);
-  // Values to their wire types, and from fp16. Finite ones saturate, infinity and NaN stay; fp16 holds v * scale.
+  // Conversions to the wire and back. To: finite values saturate, infinity and NaN stay. out = v * scale.
   void (*to_bf16)(const float* v, int64_t n, uint16_t* out);
   void (*to_fp16)(const float* v, int64_t n, float scale, uint16_t* out);
   void (*from_fp16)(const uint16_t* v, int64_t n, float scale, float* out);
   uint32_t (*max_key)(const float* x, int64_t n);
 
-  // The integer sketch: numbers on a grid, added into three tables. Elements come in blocks of kSketchLanes; the cells
-  // of a block are one row of kSketchLanes cells in each table. table[cells[3 b + j] + lane] += round(x[16 b + lane] *
-  // inverse) for j = 0, 1, 2 where the bit is set; mod 2^32. x, bits: of n elements from a multiple of 16; cells: first
-  // cell of the rows of each block.
+  // The integer sketch adds every block of kSketchLanes = 16 rounded elements to one row of each of three hash tables:
+  // table[cells[3 b + j] + i] += round(x[16 b + i] * inverse) mod 2^32, for j = 0, 1, 2, where the bit of element
+  // 16 b + i is set. cells[3 b + j]: first cell of block b's row in table j. x, bits: n elements, from the start of a
+  // block.
   void (*add_to_tables)(const float* x, int64_t n, const uint8_t* bits, const uint32_t* cells, float inverse,
                         int32_t* table);
   // x -= round(x * inverse) * step where the bit is set; exact when inverse == 1 / step is a power of two.

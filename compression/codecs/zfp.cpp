@@ -5,14 +5,14 @@
 // the least significant bit of the first byte on. Bit for bit libzfp's with zfp_stream_set_rate(rate, float, 1, align
 // 0), where libzfp's behaviour is defined; where it is not, ours is:
 //   max|x| < 2^-98 in a block   the block is written as zeros (libzfp overflows its scale and decodes garbage)
-//   NaN or infinity in a block  Encoded::non_finite is raised, and the block is written as the legal one whose four
-//                               values every decoder turns into +infinity (maxbits >= 11; zeros below)
-//   |x| >= 2^126                coded as libzfp does, but raises non_finite: at low rates such a block can decode to
-//                               infinity
+//   NaN or infinity in a block  raises Encoded::non_finite; the block is written as a legal one that every decoder
+//                               turns into four times +infinity (maxbits < 11: as zeros)
+//   |x| >= 2^126                raises non_finite, but is coded as libzfp does: at low rates such a block can decode
+//                               to infinity
 // fp32 in and out, lossy, fixed size: 8 * ceil(ceil(n / 4) * maxbits / 64) bytes for n elements. The padding to 8 bytes
-// is zero, stands only behind the last piece of a message (pieces cut at the granule of 256 elements have none), and is
-// what libzfp built with 64-bit stream words appends; Debian's 8-bit words end up to 7 bytes earlier and read ours as
-// well. -0 decodes to +0, as in libzfp.
+// is zero, follows only the last piece of a message (pieces cut at the granule of 256 elements have none), and is what
+// libzfp built with 64-bit stream words appends; Debian's, built with 8-bit words, ends up to 7 bytes earlier and reads
+// ours too. -0 decodes to +0, as in libzfp.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,8 +25,14 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kGranule = 256;        // 64 blocks: a multiple of 64 bits at any rate
-constexpr int64_t kRun = 64 * kGranule;  // elements that one thread codes at a time
+constexpr int64_t kGranule = 256;             // 64 blocks: a multiple of 64 bits at any rate
+constexpr int64_t kTaskSize = 64 * kGranule;  // elements that one thread codes at a time
+
+// Elements [first, this) are coded in place. The rest is coded in a copy: a last block that is not full, and the blocks
+// before it back to the granule, since only granules are sure to start on a byte.
+int64_t end_in_place(int64_t first, int64_t last) {
+  return last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
+}
 
 class Zfp final : public Codec {
  public:
@@ -43,22 +49,21 @@ class Zfp final : public Codec {
     TW_CHECK(out.size() >= bytes, "zfp: ", out.size(), " bytes of room for ", bytes);
     const ZfpKernels& kernels = TW_PICK_KERNELS(zfp_kernels);
     bool finite = true;
-    parallel_blocks(msg.threads, count, kRun, [&](int64_t first, int64_t last) {
+    parallel_blocks(msg.threads, count, kTaskSize, [&](int64_t first, int64_t last) {
       std::byte* to = out.data() + stream_bytes(first);
       bool ok = true;
-      // A block that the end of the data cuts short is completed from its own values: (a,a,a,a), (a,b,b,a), (a,b,c,a).
-      // It goes through the kernel together with the rest of its granule, so that its bits find their byte.
-      const int64_t whole = last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
-      if (whole > first) ok = kernels.encode(x + first, (whole - first) / 4, maxbits_, to);
-      if (whole < last) {
+      const int64_t middle = end_in_place(first, last);
+      if (middle > first) ok = kernels.encode(x + first, (middle - first) / 4, maxbits_, to);
+      if (middle < last) {
+        // As libzfp does, a short block is completed from its own values: (a,a,a,a), (a,b,b,a), (a,b,c,a).
         float rest[kGranule];
-        const int64_t n = last - whole;
-        std::copy(x + whole, x + last, rest);
-        const int64_t start = n / 4 * 4, missing = n % 4;
-        if (missing == 1) rest[start + 1] = rest[start];
-        if (missing <= 2) rest[start + 2] = rest[start + 1];
+        const int64_t n = last - middle;
+        std::copy(x + middle, x + last, rest);
+        const int64_t start = n / 4 * 4, present = n % 4;
+        if (present == 1) rest[start + 1] = rest[start];
+        if (present <= 2) rest[start + 2] = rest[start + 1];
         rest[start + 3] = rest[start];
-        ok &= kernels.encode(rest, start / 4 + 1, maxbits_, out.data() + stream_bytes(whole));
+        ok &= kernels.encode(rest, start / 4 + 1, maxbits_, out.data() + stream_bytes(middle));
       }
       if (!ok) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
     });
@@ -71,15 +76,15 @@ class Zfp final : public Codec {
     const int64_t count = out.count();
     check_payload(name(), in, wire_bytes(count, DType::f32), count);
     const ZfpKernels& kernels = TW_PICK_KERNELS(zfp_kernels);
-    parallel_blocks(msg.threads, count, kRun, [&](int64_t first, int64_t last) {
-      const int64_t whole = last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
-      if (whole > first)
-        kernels.decode(in.data() + stream_bytes(first), (whole - first) / 4, maxbits_, x + first, accumulate);
-      if (whole == last) return;
+    parallel_blocks(msg.threads, count, kTaskSize, [&](int64_t first, int64_t last) {
+      const int64_t middle = end_in_place(first, last);
+      if (middle > first)
+        kernels.decode(in.data() + stream_bytes(first), (middle - first) / 4, maxbits_, x + first, accumulate);
+      if (middle == last) return;
       float rest[kGranule];
-      const int64_t n = last - whole;
-      kernels.decode(in.data() + stream_bytes(whole), (n + 3) / 4, maxbits_, rest, false);
-      for (int64_t i = 0; i < n; ++i) x[whole + i] = accumulate ? x[whole + i] + rest[i] : rest[i];
+      const int64_t n = last - middle;
+      kernels.decode(in.data() + stream_bytes(middle), (n + 3) / 4, maxbits_, rest, false);
+      for (int64_t i = 0; i < n; ++i) x[middle + i] = accumulate ? x[middle + i] + rest[i] : rest[i];
     });
   }
 

@@ -1,5 +1,4 @@
-// The places where bytes leave a rank, as a vocabulary: the names are also the keys of the `compression` object in a
-// config.
+// Sites: the places where bytes leave a rank. Their names are also keys of a config's `compression` object.
 #pragma once
 
 #include <array>
@@ -8,7 +7,7 @@
 
 namespace thinwire {
 
-// kControl (norms, losses, overflow flags, tokens) is never coded.
+// kControl (norms, losses, overflow flags, tokens) is never coded. Numbers index kSiteNames.
 enum class Site : uint8_t {
   kTpForward,
   kTpBackward,
@@ -28,8 +27,8 @@ inline constexpr std::array<std::string_view, 11> kSiteNames = {
     "embedding",  "sequence.forward", "outer",      "control",     "sequence.backward"};
 
 struct SiteTraits {
-  bool gradients;  // what travels is multiplied by the loss scale
-  bool identical;  // all groups must receive the same bits, also where messages are rounded by chance
+  bool gradients;  // values are multiplied by the loss scale
+  bool identical;  // all groups must receive the same bits, with stochastic rounding too
 };
 
 constexpr SiteTraits traits_of(Site site) {

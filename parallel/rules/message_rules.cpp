@@ -1,4 +1,4 @@
-// Selections by stage, layer and tensor class, as ranges of the flat layout.
+// Finds the rules of a unit by stage and layer, and by tensor class the ranges of its flat buffer that each codes.
 #include "parallel/rules/message_rules.h"
 
 #include <algorithm>
@@ -24,11 +24,6 @@ bool selects_unit(const SelectSpec& select, int unit, int layers) {
   return layer >= 0 && std::find(select.layers.begin(), select.layers.end(), layer) != select.layers.end();
 }
 
-int rule_of_unit(std::span<const SiteRule> rules, int stage, int unit, int layers) {
-  const std::vector<UnitRule> found = unit_rules(rules, stage, unit, layers);
-  return found.empty() ? -1 : found.front().number;
-}
-
 std::vector<UnitRule> unit_rules(std::span<const SiteRule> rules, int stage, int unit, int layers) {
   std::vector<UnitRule> found;
   for (size_t i = 0; i < rules.size(); ++i)
@@ -37,29 +32,34 @@ std::vector<UnitRule> unit_rules(std::span<const SiteRule> rules, int stage, int
   return found;
 }
 
+int first_unit_rule(std::span<const SiteRule> rules, int stage, int unit, int layers) {
+  const std::vector<UnitRule> found = unit_rules(rules, stage, unit, layers);
+  return found.empty() ? -1 : found.front().number;
+}
+
 std::vector<RuleRange> rule_ranges(std::span<const UnitRule> rules, const Unit& unit, const ParamList& params) {
   const auto rule_of = [&](const ParamSpec& p) {
     for (const UnitRule& rule : rules)
-      if (selects_class(rule.classes, p.tensor_class) && !(rule.leave_whole && p.local_count() == p.count()))
+      if (selects_class(rule.classes, p.tensor_class) && !(rule.skip_replicated && p.local_count() == p.count()))
         return rule.number;
     return -1;
   };
-  std::vector<RuleRange> runs;
-  int64_t at = 0;
-  const auto add = [&](int64_t end, int rule) {
-    if (end == at) return;
-    if (!runs.empty() && runs.back().rule == rule)
-      runs.back().range.count += end - at;
+  std::vector<RuleRange> ranges;
+  int64_t covered = 0;
+  const auto cover_up_to = [&](int64_t end, int rule) {
+    if (end == covered) return;
+    if (!ranges.empty() && ranges.back().rule == rule)
+      ranges.back().range.count += end - covered;
     else
-      runs.push_back({{at, end - at}, rule});
-    at = end;
+      ranges.push_back({{covered, end - covered}, rule});
+    covered = end;
   };
   for (size_t i = 0; i < unit.segments.size(); ++i) {
-    add(unit.segments[i].offset - unit.first, -1);  // padding in front of the first
+    cover_up_to(unit.segments[i].offset - unit.first, -1);  // padding before the first segment
     const int64_t end = i + 1 < unit.segments.size() ? unit.segments[i + 1].offset - unit.first : unit.count;
-    add(end, rule_of(params[static_cast<size_t>(unit.segments[i].param)]));
+    cover_up_to(end, rule_of(params[static_cast<size_t>(unit.segments[i].param)]));
   }
-  return runs;
+  return ranges;
 }
 
 std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const ParamList& params) {
@@ -75,17 +75,17 @@ std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const
 
 std::vector<ElementRange> padding_in(const Range& range, const Unit& unit) {
   std::vector<ElementRange> padding;
-  int64_t at = unit.first;  // behind the segments so far
-  const auto add_up_to = [&](int64_t end) {
-    const int64_t start = unit.first + range.first;
-    const int64_t first = std::max(at - start, int64_t{0}), last = std::min(end - start, range.count);
+  const int64_t start = unit.first + range.first;
+  int64_t gap = unit.first;  // begins where the last segment ended
+  const auto end_gap = [&](int64_t end) {
+    const int64_t first = std::max(gap - start, int64_t{0}), last = std::min(end - start, range.count);
     if (first < last) padding.push_back({first, last - first});
   };
   for (const Segment& segment : unit.segments) {
-    add_up_to(segment.offset);
-    at = segment.offset + segment.count;
+    end_gap(segment.offset);
+    gap = segment.offset + segment.count;
   }
-  add_up_to(unit.first + unit.count);
+  end_gap(unit.first + unit.count);
   return padding;
 }
 

@@ -20,30 +20,29 @@ bool selects_stage(const SelectSpec& select, int stage);
 // A list of layers names both halves of these blocks and nothing else (model_units.h).
 bool selects_unit(const SelectSpec& select, int unit, int layers);
 
-// The first rule that selects a unit's messages, by stage and layer; -1: none.
-int rule_of_unit(std::span<const SiteRule> rules, int stage, int unit, int layers);
-
-// A rule that selects some of a unit, by stage and layer. Which tensors, its classes say.
+// A rule that selects a unit by stage and layer, and of it the tensors of these classes.
 struct UnitRule {
-  int number = 0;  // among the site's rules
-  std::vector<TensorClass> classes;
-  // Without tensors that are whole on every tensor rank (for codecs that do not code within the quantum: ranks would
-  // code the same tensor among different neighbours, and their copies would drift apart).
-  bool leave_whole = false;
+  int number = 0;                    // among the site's rules
+  std::vector<TensorClass> classes;  // empty: all
+  // Not tensors that every tensor-parallel rank holds in full (for codecs that do not code within the quantum: ranks
+  // would code such a tensor together with different neighbours, and their copies would drift apart).
+  bool skip_replicated = false;
 };
 std::vector<UnitRule> unit_rules(std::span<const SiteRule> rules, int stage, int unit, int layers);
+// The number of the first of unit_rules(); -1: none.
+int first_unit_rule(std::span<const SiteRule> rules, int stage, int unit, int layers);
 
-// A unit's elements in runs (relative to its start) that fall under one rule, ascending, as few and long as possible:
-// a tensor falls under the first rule that selects it, padding behind a tensor belongs to it. rule -1: none. `params`:
-// local tensors, indexed as layout.by_param is.
+// A unit's elements as ascending ranges (relative to its start) of one rule each, as few as possible: a tensor falls
+// under the first rule that selects it, with the padding after it. rule -1: none. `params`: local tensors, indexed as
+// layout.by_param is.
 struct RuleRange {
   Range range;
   int rule = 0;
 };
 std::vector<RuleRange> rule_ranges(std::span<const UnitRule> rules, const Unit& unit, const ParamList& params);
-// The matrices inside [range] of a unit, positions relative to the range: for matrix codecs. Left out are vectors and
-// matrices that the range splits, which travel as they are: matrix codecs take whole matrices. A matrix is what this
-// rank holds of it (rectangles stacked, as in its segment).
+// For matrix codecs: the matrices that lie wholly inside [range] of a unit, positions relative to the range. Vectors,
+// and matrices that the range cuts, are left out and travel uncoded. A matrix is this rank's part of it (rectangles
+// stacked, as in its segment).
 std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const ParamList& params);
 // The elements inside [range] of a unit that belong to no tensor, positions relative to the range.
 std::vector<ElementRange> padding_in(const Range& range, const Unit& unit);

@@ -108,8 +108,8 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
       mine = found->rules;
     for (UnitRule& each : mine) {
       const SiteRule& rule = rules[static_cast<size_t>(each.number)];
-      each.leave_whole = layout.mesh.tensor > 1 &&
-                         (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
+      each.skip_replicated = layout.mesh.tensor > 1 &&
+                             (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
     }
     unit.pieces = split_unit(mine, number, unit.shard, store.layout().units[u], store.params());
     if (!rules.empty() || !parameter.empty()) {
@@ -118,10 +118,10 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
       unit.weights_padding = padding_in(unit.shard.weights, place);
     }
     MessageKey& weights = unit.weights_key;
-    weights.rule = rule_of_unit(parameter, stage, number, layers);
+    weights.rule = first_unit_rule(parameter, stage, number, layers);
     // A tied embedding is one message of two stages: alike on both.
     const int last = layout.mesh.pipeline - 1;
-    if (unit.tied && rule_of_unit(parameter, 0, number, layers) != rule_of_unit(parameter, last, number, layers))
+    if (unit.tied && first_unit_rule(parameter, 0, number, layers) != first_unit_rule(parameter, last, number, layers))
       weights.rule = kNoRule;
     weights.awaited = unit.tied || is_awaited(layout, number);
     for (UnitPiece& piece : unit.pieces) piece.awaited = weights.awaited;
@@ -133,7 +133,7 @@ void use_layer_rules(const RunConfig& config, const RankLayout& layout, Ports& p
   const auto rules = [&](Site site) {
     std::vector<int> of_units;
     for (int u = 0; u <= position_unit(layers); ++u)
-      of_units.push_back(rule_of_unit(config.compression.at(site), layout.at.pipeline, u, layers));
+      of_units.push_back(first_unit_rule(config.compression.at(site), layout.at.pipeline, u, layers));
     return of_units;
   };
   ports.tp.use_rules(rules(Site::kTpForward), rules(Site::kTpBackward));

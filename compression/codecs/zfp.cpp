@@ -5,8 +5,8 @@
 // the least significant bit of the first byte on. Bit for bit libzfp's with zfp_stream_set_rate(rate, float, 1, align
 // 0), where libzfp's behaviour is defined; where it is not, ours is:
 //   max|x| < 2^-98 in a block   the block is written as zeros (libzfp overflows its scale and decodes garbage)
-//   NaN or infinity in a block  raises Encoded::non_finite; the block is written as a legal one that every decoder
-//                               turns into four times +infinity (maxbits < 11: as zeros)
+//   NaN or infinity in a block  raises Encoded::non_finite; the block is written as the legal one that every decoder
+//                               turns into +infinity, all four values (maxbits < 11: as zeros)
 //   |x| >= 2^126                raises non_finite, but is coded as libzfp does: at low rates such a block can decode
 //                               to infinity
 // fp32 in and out, lossy, fixed size: 8 * ceil(ceil(n / 4) * maxbits / 64) bytes for n elements. The padding to 8 bytes

@@ -118,7 +118,7 @@ class CudaDevice final : public Device {
     if (memory != nullptr) pinned_->give_back(memory);
   }
   void release_host_behind(void* memory, size_t, Stream& stream) override {
-    if (memory != nullptr) pinned_->give_back_behind(memory, cuda_stream_of(stream));
+    if (memory != nullptr) pinned_->give_back_after(memory, cuda_stream_of(stream));
   }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(ordinal_, this); }

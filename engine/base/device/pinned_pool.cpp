@@ -1,4 +1,4 @@
-// Takes page-locked blocks from the system; those that a stream still uses are free once an event has passed.
+// Allocates page-locked blocks; one that a stream may still use is free once its event has completed.
 #include "engine/base/device/pinned_pool.h"
 
 #include "engine/base/core/error.h"
@@ -8,38 +8,38 @@
 namespace thinwire {
 
 PinnedPool::~PinnedPool() {
-  // (Whoever ends the pool has waited for the device.)
-  for (const Pending& p : pending_) events_->give_back(p.passed);
+  // The pool's owner has synchronized the device: all events have completed.
+  for (const Pending& p : pending_) events_->give_back(p.event);
   for (void* memory : blocks_.all()) (void)cudaFreeHost(memory);
 }
 
-void PinnedPool::reap() {
+void PinnedPool::free_completed() {
   std::erase_if(pending_, [&](const Pending& p) {
-    if (cudaEventQuery(p.passed) != cudaSuccess) return false;  // an error stays, and so does the block
-    events_->give_back(p.passed);
+    if (cudaEventQuery(p.event) != cudaSuccess) return false;  // not completed, or an error: the block stays in use
+    events_->give_back(p.event);
     blocks_.give_back(p.memory);
     return true;
   });
 }
 
-void PinnedPool::release(uint64_t age) {
+void PinnedPool::release_unused(uint64_t age) {
   for (void* memory : blocks_.remove_unused(age)) (void)cudaFreeHost(memory);
 }
 
 void* PinnedPool::take(size_t bytes) {
-  constexpr uint64_t kLongAgo = 10000;  // requests since a block was last used
+  constexpr uint64_t kLongUnused = 10000;  // requests since a block was last taken
   const std::lock_guard lock(mutex_);
   if (void* memory = blocks_.take(bytes)) return memory;
-  reap();
+  free_completed();
   if (void* memory = blocks_.take(bytes)) return memory;
   TW_CUDA(cudaSetDevice(ordinal_));
-  release(kLongAgo);
+  release_unused(kLongUnused);
   const size_t size = BlockCache::rounded(bytes);
   void* memory = nullptr;
   cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
   if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();  // not sticky: the next call shall not report it again
-    release(0);
+    (void)cudaGetLastError();  // clears the error, or a later call would report it
+    release_unused(0);
     error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
   }
   if (error == cudaErrorMemoryAllocation) {
@@ -57,10 +57,10 @@ void PinnedPool::give_back(void* memory) {
   blocks_.give_back(memory);
 }
 
-void PinnedPool::give_back_behind(void* memory, cudaStream_t stream) {
-  const cudaEvent_t passed = events_->record(stream);
+void PinnedPool::give_back_after(void* memory, cudaStream_t stream) {
+  const cudaEvent_t event = events_->record(stream);
   const std::lock_guard lock(mutex_);
-  pending_.push_back({memory, passed});
+  pending_.push_back({memory, event});
 }
 
 bool PinnedPool::owns(const void* memory, size_t bytes) {

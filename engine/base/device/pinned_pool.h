@@ -1,4 +1,4 @@
-// Page-locked host memory: blocks that are given back are used again, some only when the device has passed a point.
+// A pool of page-locked host memory; a block can be given back while a stream still uses it.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace thinwire {
 
-// Locking pages takes milliseconds and stalls the device: after the first step nothing new is taken. When something is,
-// blocks that nobody has asked for in a long time (those of loading and saving) go back to the system; all free ones do
-// before it is said that there is no memory. Safe to call from any thread.
+// Locking pages takes milliseconds and stalls the device, so blocks are kept for reuse: after the first step none is
+// allocated. Where one is, free blocks that were not taken for long (those of loading and saving) go back to the system
+// first; all free ones do before take() fails. Thread-safe.
 class PinnedPool {
  public:
   PinnedPool(int ordinal, std::shared_ptr<CudaEventPool> events) : ordinal_(ordinal), events_(std::move(events)) {}
@@ -24,18 +24,19 @@ class PinnedPool {
   // Throws Error(kBadConfig) naming the size where the system grants no more.
   void* take(size_t bytes);
   void give_back(void* memory);
-  void give_back_behind(void* memory, cudaStream_t stream);
+  // The block is free once the stream has done what is queued now.
+  void give_back_after(void* memory, cudaStream_t stream);
   // Whether [memory, memory + bytes) lies in a block of this pool.
   bool owns(const void* memory, size_t bytes);
 
  private:
   struct Pending {
     void* memory;
-    cudaEvent_t passed;
+    cudaEvent_t event;  // completes when the stream no longer uses the memory
   };
-  // Under the lock:
-  void reap();
-  void release(uint64_t age);
+  // Both under the lock.
+  void free_completed();
+  void release_unused(uint64_t age);
 
   int ordinal_;
   std::shared_ptr<CudaEventPool> events_;

@@ -1,4 +1,4 @@
-// The one place where exceptions become exit codes.
+// The one place where exceptions become exit codes, and where command lines are parsed.
 #include "engine/base/core/program.h"
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@
 
 namespace thinwire {
 
-Failure failure_of(const std::function<void()>& action, const std::string& without_memory) {
+Failure failure_of(const std::function<void()>& action, const std::string& out_of_memory) {
   const auto failed = [](ExitCode code, const std::string& message) {
     return Failure{static_cast<int>(code), message};
   };
@@ -24,7 +24,7 @@ Failure failure_of(const std::function<void()>& action, const std::string& witho
   } catch (const Error& e) {
     return failed(e.code(), e.what());
   } catch (const std::bad_alloc&) {
-    return failed(ExitCode::kIo, without_memory);
+    return failed(ExitCode::kIo, out_of_memory);
   } catch (const std::filesystem::filesystem_error& e) {
     return failed(ExitCode::kIo, e.what());
   } catch (const std::exception& e) {
@@ -34,7 +34,7 @@ Failure failure_of(const std::function<void()>& action, const std::string& witho
 }
 
 int run_program(const std::string& name, const std::function<int()>& body, const char* memory_hint) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of write, not the end
+  std::signal(SIGXFSZ, SIG_IGN);  // past a limit of file size write() fails, and the process goes on
   int code = 0;
   const Failure failure = failure_of([&] { code = body(); }, name + ": out of memory" + memory_hint);
   if (failure.code == 0) return code;
@@ -49,7 +49,7 @@ void finish_printing(const std::string& name) {
 void add_version(CLI::App& app, const std::string& program, const std::function<std::string()>& isa) {
   const auto text = [=] {
     std::string version = version_text(program, isa());
-    version.pop_back();  // the line end comes with the printing
+    version.pop_back();  // CLI11 prints the newline
     return version;
   };
   app.set_version_flag("--version", text, "version, git hash, backends and instruction set");
@@ -61,10 +61,10 @@ std::optional<int> parse_command_line(CLI::App& app, const std::string& program,
   app.name(command);
   set_help_style(app);
   if (asked == "--help-man" || asked == "--help-words") {
-    const auto& extra = asked == "--help-man" ? more.man : more.words;
-    std::fputs((asked == "--help-man" ? man_body(app, "thinwire " + program) : completion_words(app, program)).c_str(),
-               stdout);
-    if (extra) std::fputs(extra().c_str(), stdout);
+    const bool man = asked == "--help-man";
+    const std::string text = man ? man_body(app, "thinwire " + program) : completion_words(app, program);
+    std::fputs(text.c_str(), stdout);
+    if (const auto& extra = man ? more.man : more.words) std::fputs(extra().c_str(), stdout);
     return 0;
   }
   try {

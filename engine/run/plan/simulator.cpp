@@ -43,7 +43,7 @@ class Engine {
     actors_.resize(tapes.size());
     result_.actors.resize(tapes.size());
     group_states_.resize(links_.groups.size());
-    lines_.resize(static_cast<size_t>(links_.line_count));
+    lines_.resize(static_cast<size_t>(links_.connection_count));
     for (size_t g = 0; g < links_.groups.size(); ++g)
       group_states_[g].posts = links_.groups[g].posts, group_states_[g].unposted = links_.groups[g].receives;
     if (spans_) log_.open(tapes.size(), links_.groups.size());
@@ -109,7 +109,7 @@ class Engine {
     double arrives = 0.0;
     std::vector<std::pair<int, int>> for_arrival, for_departure;  // actor, operation
   };
-  using Line = std::deque<int>;  // groups: the first moves, the others wait to
+  using Line = std::deque<int>;  // groups of a connection: the first moves, the others wait
   struct Event {
     double time;
     int64_t number;
@@ -467,7 +467,7 @@ class Engine {
     if (line.size() == 1) move(g);
   }
 
-  Line& line_of(int g) { return lines_[static_cast<size_t>(linked(g).line)]; }
+  Line& line_of(int g) { return lines_[static_cast<size_t>(linked(g).connection)]; }
 
   // What the sender's socket holds counts as sent.
   void take_over(Line& line) {

@@ -47,11 +47,11 @@ class Linker {
                    folding_.folded ? route : 0}];
   }
 
-  // A transport has one connection between two ranks. A folded actor is many ranks: its lines are told apart by
-  // channel.
-  int wire(int channel, int from, int to) {
-    const auto [at, fresh] = wires_.try_emplace({from, to, folding_.folded ? channel : 0}, out_.line_count);
-    out_.line_count += fresh ? 1 : 0;
+  // A transport has one connection between two ranks. Between folded actors, which are many ranks, each channel counts
+  // as a connection.
+  int connection(int channel, int from, int to) {
+    const auto [at, fresh] = connections_.try_emplace({from, to, folding_.folded ? channel : 0}, out_.connection_count);
+    out_.connection_count += fresh ? 1 : 0;
     return at->second;
   }
 
@@ -70,7 +70,7 @@ class Linker {
         const int to = folding_.actor_of(leg.peer);
         const auto [at, fresh] = leaving.try_emplace(to, Leaving{static_cast<int>(out_.groups.size())});
         auto& [group, bytes] = at->second;
-        if (fresh) out_.groups.push_back({.from = actor, .to = to, .line = wire(leg.channel, actor, to)});
+        if (fresh) out_.groups.push_back({.from = actor, .to = to, .connection = connection(leg.channel, actor, to)});
         line(leg.channel, actor, to, instruction.route).groups.push_back(group);
         const std::array<double, kReaches> parts = parts_of(tape.rank, leg.peer, instruction.cyclic);
         for (size_t r = 0; r < kReaches; ++r) bytes[r] += parts[r] * static_cast<double>(leg.bytes);
@@ -143,8 +143,7 @@ class Linker {
     return at->second;
   }
 
-  // Links that some path takes together share their rates, and are told as one network; others are not looked at when
-  // rates are shared anew.
+  // Links on a common path are one network: only they must be looked at when the rates of one of them are shared anew.
   void make_networks() {
     const auto root_of = [&](int r) {
       while (used_[static_cast<size_t>(r)].joined != r) r = used_[static_cast<size_t>(r)].joined;
@@ -236,7 +235,7 @@ class Linker {
   const Cluster& cluster_;
   LinkedTapes out_;
   std::map<std::pair<uint64_t, int>, Line> lines_;
-  std::map<std::tuple<int, int, int>, int> wires_;
+  std::map<std::tuple<int, int, int>, int> connections_;
   std::map<std::pair<int, int>, std::array<double, kReaches>> parts_;
   struct Used {
     const ClusterLink* link;

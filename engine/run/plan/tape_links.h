@@ -1,4 +1,5 @@
-// Tapes joined at their messages: which sends a wait is for, and which links and how many bytes each of them takes.
+// Matches the sends and receives of all actors' tapes: which messages a receive is for, over which links they move,
+// and how many bytes. An actor is a rank, or in folded tapes a pipeline stage with all its ranks.
 #pragma once
 
 #include <vector>
@@ -9,48 +10,49 @@
 
 namespace thinwire {
 
-// The links that flows between two actors share.
+// The links between ranks of two actors.
 struct LinkedPath {
-  double latency = 0.0;  // seconds
-  int network = 0;
-  FairPool::Use uses[FairPool::kMostUses];  // of that network
-  int count = 0;                            // 0: through memory
+  double latency = 0.0;                     // seconds
+  int network = 0;                          // in LinkedTapes::networks
+  FairPool::Use uses[FairPool::kMostUses];  // of links of that network
+  int count = 0;                            // of uses; 0: through memory
 };
 
-// Bytes from an actor to ranks that it reaches alike.
+// Those bytes of a group that take the same path.
 struct LinkedFlow {
   double bytes = 0.0;
-  int path = 0, group = 0;
+  int path = 0, group = 0;  // in LinkedTapes
 };
 
-// What leaves an actor in one kSend for the ranks of one actor (folded: for all ranks of a stage, as one).
+// The messages of one kSend to one other actor.
 struct LinkedGroup {
   int first = 0, count = 0;  // flows
-  int receives = 0;          // kPosts of the other side for it
-  int posts = 0;             // those that have to be executed before it moves
-  int from = 0, to = 0;
-  int line = 0;  // those of one line move one behind the other
+  int receives = 0;          // kPosts of the receiver that are for it
+  int posts = 0;             // of them, those that it waits for before it moves
+  int from = 0, to = 0;      // actors
+  int connection = 0;        // groups of one connection move one after the other
   double bytes = 0.0;
   double socket = 0.0;  // MessageCosts::socket_bytes
-  bool large = false;   // false: nothing of it waits for a kPost
+  bool large = false;   // false: it moves without waiting for a kPost
 };
 
 struct LinkedTapes {
   std::vector<LinkedPath> paths;
   std::vector<LinkedFlow> flows;
   std::vector<LinkedGroup> groups;
-  // Per actor and instruction: [first, second) of `lists`, of kSend the groups that leave, of kPost those that come.
+  // Per actor and instruction: the range [first, second) of `lists` with the groups that a kSend sends or that a kPost
+  // receives.
   std::vector<std::vector<std::pair<int, int>>> places;
   std::vector<int> lists;
-  int line_count = 0;
-  std::vector<FairPool> networks;  // links of two of them are on no path together; at least one
-  int unmatched =
-      0;  // receives without a send of their own; only folded tapes, whose ranks differ in their last pieces
+  int connection_count = 0;
+  std::vector<FairPool> networks;  // at least one; no path has links of two
+  // Receives without a send of their own. Only in folded tapes: ranks of a stage differ in their last pieces.
+  int unmatched = 0;
 };
 
 // CHECKs that unfolded tapes match, message by message.
 LinkedTapes link_tapes(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster);
 
-inline constexpr int64_t kEagerBytes = 8 << 10;  // so much travels before its receive is posted
+inline constexpr int64_t kEagerBytes = 8 << 10;  // a message up to this size is sent before its receive is posted
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// Micro-batches in the order of training, prefetched by a thread.
+// Micro-batches in the order of training, prefetched by a reader thread.
 #pragma once
 
 #include <condition_variable>
@@ -21,13 +21,14 @@ struct Batch {
   int64_t first_sample = 0;
   int64_t rows = 0;
   std::vector<int32_t> inputs, targets;  // targets[r][t] is the token after inputs[r][t]
-  std::vector<float> loss_mask;  // 1, or 0 where the input is the end-of-document token and the rules mask its loss
-  // Within the row: the first input that a token sees, and its position; empty where the rules reset neither.
+  std::vector<float> loss_mask;  // 1; 0 where the input is the end-of-document token and DocumentRules mask its loss
+  // Per token, within its row: the first input that it attends to, and its position; each empty unless DocumentRules
+  // reset it.
   std::vector<int32_t> first_keys, positions;
   std::vector<int64_t> sample_ids;  // [rows]: first_sample, first_sample + 1, ...
 };
 
-// Tokens of it that count in the loss.
+// Tokens of the batch that count in the loss.
 double counted_tokens(const Batch& batch);
 // Fills loss_mask, first_keys and positions from the inputs.
 void apply_document_rules(const DocumentRules& rules, int64_t seq_length, Batch& batch);
@@ -38,15 +39,15 @@ struct LoaderPlan {
   int64_t end_sample = -1;   // the loader ends before the first global batch that would pass this; -1: the split's size
   int64_t micro_batch = 1;
   int64_t dp_rank = 0, dp_size = 1;
-  std::function<int64_t(int64_t consumed)> global_batch;  // samples of the step that begins there; called on the thread
+  std::function<int64_t(int64_t consumed)> global_batch;  // samples of the step that begins there; called by the reader
   DocumentRules documents;
   int prefetch = 2;  // micro-batches read ahead, at least 1
 };
 
-// Training from `consumed` samples on, with the batch ramp; and `iters` evaluation batches of the full batch size from
-// sample `first` on (Megatron goes on where the last evaluation ended: first = evaluations so far * eval_iters *
-// global_batch).
+// Training from `consumed` samples on, with the batch ramp.
 LoaderPlan train_plan(const DataConfig& config, int64_t consumed, int64_t dp_rank = 0, int64_t dp_size = 1);
+// `iters` evaluation batches of the full batch size from sample `first` on. (Megatron goes on where the last evaluation
+// ended: first = evaluations so far * eval_iters * global_batch.)
 LoaderPlan eval_plan(const DataConfig& config, Split split, int64_t first, int64_t iters, int64_t dp_rank = 0,
                      int64_t dp_size = 1);
 
@@ -58,8 +59,8 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  // The next micro-batch; nothing when the plan has ended. What the reader threw is thrown here, after the batches that
-  // were read before it, and again by every later call.
+  // The next micro-batch; nothing when the plan has ended. An exception of the reader is thrown here, after the batches
+  // read before it, and again by every later call.
   std::optional<Batch> next();
   // Micro-batches per rank of the step that begins after `consumed` samples.
   int64_t micro_steps_at(int64_t consumed) const;

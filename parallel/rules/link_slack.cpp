@@ -1,4 +1,4 @@
-// Total float of a queue on one link, and its greedy use.
+// How much longer each message of a link's queue may take, and which get more bits for it: greedily.
 #include "parallel/rules/link_slack.h"
 
 #include <algorithm>
@@ -14,22 +14,23 @@ double time_of(const QueuedMessage& message, size_t choice) {
   return message.ms[choice];
 }
 
-// When each message is over.
+// When each message ends. choices: empty: the first of each.
 std::vector<double> ends_of(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices) {
   std::vector<double> ends;
   double end = 0.0;
-  for (size_t i = 0; i < messages.size(); ++i)
-    ends.push_back(end = std::max(end, messages[i].ready) +
-                         time_of(messages[i], choices.empty() ? 0 : choices[i].choice));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    end = std::max(end, messages[i].ready) + time_of(messages[i], choices.empty() ? 0 : choices[i].choice);
+    ends.push_back(end);
+  }
   return ends;
 }
 
-// How much longer message `at` may take: it and all behind it are over when they must be.
+// How much longer message `at` may take, for it and all after it to end within their limits.
 double slack_of(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices, size_t at,
                 std::span<const double> limits) {
   double end = ends_of(messages.first(at + 1), choices).back(), slack = limits[at] - end;
   for (size_t i = at + 1; i < messages.size(); ++i) {
-    end += time_of(messages[i], choices[i].choice);  // without a pause: what is longer fills it first
+    end += time_of(messages[i], choices[i].choice);  // no pause: a longer message before it fills that first
     slack = std::min(slack, limits[i] - end);
   }
   return slack;
@@ -43,9 +44,10 @@ std::vector<SpentSlack> spend_slack(std::span<const QueuedMessage> messages, dou
   if (!limits.empty()) deadline = std::max(deadline, limits.back());
   for (size_t i = 0; i < messages.size(); ++i) limits[i] = std::max(limits[i], std::min(messages[i].due, deadline));
   for (size_t i = 0; i < messages.size(); ++i) spent[i].slack = slack_of(messages, spent, i, limits);
-  // Sums of durations round: what is equal on paper must not fall on either side of the limit.
+  // Sums of durations round. So that rounding decides nothing, a message that would take all of its slack does not fit,
+  // and one that would take no longer does.
   const double rounding = 1e-9 * deadline;
-  // Of equal worth the fewest choices above the first: nobody gets all before another one gets any.
+  // Of equal worth the one raised the fewest times: none gets all before another gets any.
   const auto worth = [&](size_t i) {
     const size_t next = spent[i].choice + 1;
     return std::pair(messages[i].worth.empty() ? 0.0 : messages[i].worth[next], -static_cast<int>(next));
@@ -57,7 +59,8 @@ std::vector<SpentSlack> spend_slack(std::span<const QueuedMessage> messages, dou
     const auto best = std::ranges::max_element(open, {}, worth);  // the first of equal ones
     const size_t i = *best, next = spent[i].choice + 1;
     const double longer = messages[i].ms[next] - messages[i].ms[next - 1];
-    const bool fits = longer <= slack_of(messages, spent, i, limits) + (longer > 0.0 ? -rounding : rounding);
+    const double margin = longer > 0.0 ? -rounding : rounding;
+    const bool fits = longer <= slack_of(messages, spent, i, limits) + margin;
     if (fits) spent[i].choice = next;
     if (!fits || next + 1 == messages[i].ms.size()) open.erase(best);
   }

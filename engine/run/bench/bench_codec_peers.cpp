@@ -1,4 +1,4 @@
-// libzfp, zstd and oneDNN behind one face.
+// libzfp, zstd and oneDNN's matrix products as CodecPeers.
 #include "engine/run/bench/bench_codec_peers.h"
 
 #include <algorithm>
@@ -71,26 +71,27 @@ class Zstd final : public CodecPeer {
   Zstd(int level, int64_t count)
       : level_(level),
         bytes_(ZSTD_compressBound(static_cast<size_t>(count) * sizeof(float))),
-        in_(ZSTD_createCCtx(), ZSTD_freeCCtx),
-        out_(ZSTD_createDCtx(), ZSTD_freeDCtx) {}
+        encoder_(ZSTD_createCCtx(), ZSTD_freeCCtx),
+        decoder_(ZSTD_createDCtx(), ZSTD_freeDCtx) {}
   std::string name() const override {
     return "zstd " + std::string(ZSTD_versionString()) + " -" + std::to_string(level_);
   }
   std::span<const std::byte> encode(std::span<const float> x) override {
-    const size_t bytes = ZSTD_compressCCtx(in_.get(), bytes_.data(), bytes_.size(), x.data(), x.size_bytes(), level_);
+    const size_t bytes =
+        ZSTD_compressCCtx(encoder_.get(), bytes_.data(), bytes_.size(), x.data(), x.size_bytes(), level_);
     TW_CHECK(ZSTD_isError(bytes) == 0, ZSTD_getErrorName(bytes));
     return {bytes_.data(), bytes};
   }
   void decode(std::span<const std::byte> payload, std::span<float> y) override {
-    const size_t bytes = ZSTD_decompressDCtx(out_.get(), y.data(), y.size_bytes(), payload.data(), payload.size());
-    TW_CHECK(bytes == y.size_bytes(), "zstd decoded something else");
+    const size_t bytes = ZSTD_decompressDCtx(decoder_.get(), y.data(), y.size_bytes(), payload.data(), payload.size());
+    TW_CHECK(bytes == y.size_bytes(), "zstd decoded another number of bytes");
   }
 
  private:
   int level_;
   std::vector<std::byte> bytes_;
-  std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> in_;
-  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> out_;
+  std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> encoder_;
+  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> decoder_;
 };
 
 }  // namespace
@@ -116,51 +117,51 @@ class Products final : public CodecPeer {
         exec_(make_exec(cpu_ops(), *device_, *stream_, 1)),
         p_(make_data(DataKind::kGaussian, rows * rank, 2)),
         q_(make_data(DataKind::kGaussian, cols * rank, 3)),
-        to_(static_cast<size_t>(std::max(rows, cols) * rank)) {
+        result_(static_cast<size_t>(std::max(rows, cols) * rank)) {
     std::vector<float> x = make_data(DataKind::kGaussian, rows * cols, 4);
-    left_thin_ = faster([&](bool thin) { left(x.data(), thin); });
-    right_thin_ = faster([&](bool thin) { right(x.data(), thin); });
-    expand_thin_ = faster([&](bool thin) { expand(x.data(), thin); });
+    x_q_by_rows_ = faster_by_rows([&](bool by_rows) { x_q(x.data(), by_rows); });
+    xt_p_by_rows_ = faster_by_rows([&](bool by_rows) { xt_p(x.data(), by_rows); });
+    p_qt_by_rows_ = faster_by_rows([&](bool by_rows) { p_qt(x.data(), by_rows); });
   }
   std::string name() const override { return "products"; }
   bool has_payload() const override { return false; }
   std::span<const std::byte> encode(std::span<const float> x) override {
     float* data = const_cast<float*>(x.data());
-    left(data, left_thin_);
-    right(data, right_thin_);
+    x_q(data, x_q_by_rows_);
+    xt_p(data, xt_p_by_rows_);
     return {};
   }
-  void decode(std::span<const std::byte>, std::span<float> y) override { expand(y.data(), expand_thin_); }
+  void decode(std::span<const std::byte>, std::span<float> y) override { p_qt(y.data(), p_qt_by_rows_); }
 
  private:
   static View matrix(float* data, int64_t rows, int64_t cols) { return View(data, DType::f32, {rows, cols}); }
-  // The vectors of a factor. thin: they lie one behind the other, as the codec sends them; else element by element.
-  View factor(std::vector<float>& of, int64_t length, bool thin) const {
-    return thin ? matrix(of.data(), rank_, length) : matrix(of.data(), length, rank_);
+  // A factor of rank_ vectors. by_rows: one vector a row, as the codec sends them; else one a column.
+  View factor(std::vector<float>& values, int64_t length, bool by_rows) const {
+    return by_rows ? matrix(values.data(), rank_, length) : matrix(values.data(), length, rank_);
   }
-  void left(float* x, bool thin) {
-    const View whole = matrix(x, rows_, cols_), q = factor(q_, cols_, thin), to = factor(to_, rows_, thin);
-    thin ? multiply(q, whole, to, false, true) : multiply(whole, q, to, false, false);
+  void x_q(float* data, bool by_rows) {
+    const View x = matrix(data, rows_, cols_), q = factor(q_, cols_, by_rows), to = factor(result_, rows_, by_rows);
+    by_rows ? multiply(q, x, to, false, true) : multiply(x, q, to, false, false);
   }
-  void right(float* x, bool thin) {
-    const View whole = matrix(x, rows_, cols_), p = factor(p_, rows_, thin), to = factor(to_, cols_, thin);
-    thin ? multiply(p, whole, to, false, false) : multiply(whole, p, to, true, false);
+  void xt_p(float* data, bool by_rows) {
+    const View x = matrix(data, rows_, cols_), p = factor(p_, rows_, by_rows), to = factor(result_, cols_, by_rows);
+    by_rows ? multiply(p, x, to, false, false) : multiply(x, p, to, true, false);
   }
-  void expand(float* y, bool thin) {
-    multiply(factor(p_, rows_, thin), factor(q_, cols_, thin), matrix(y, rows_, cols_), thin, !thin);
+  void p_qt(float* data, bool by_rows) {
+    multiply(factor(p_, rows_, by_rows), factor(q_, cols_, by_rows), matrix(data, rows_, cols_), by_rows, !by_rows);
   }
   void multiply(View a, View b, View c, bool trans_a, bool trans_b) {
     cpu_ops().matmul(exec_, {.a = a, .b = b, .c = c, .trans_a = trans_a, .trans_b = trans_b});
   }
   template <typename F>
-  bool faster(const F& product) {
+  bool faster_by_rows(const F& product) {
     double best[2] = {1e9, 1e9};
     for (int round = 0; round < 5; ++round) {
-      for (bool thin : {false, true}) {
+      for (bool by_rows : {false, true}) {
         const auto start = std::chrono::steady_clock::now();
-        product(thin);
+        product(by_rows);
         const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        best[thin] = std::min(best[thin], took);
+        best[by_rows] = std::min(best[by_rows], took);
       }
     }
     return best[1] < best[0];
@@ -170,8 +171,8 @@ class Products final : public CodecPeer {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   Exec exec_;
-  std::vector<float> p_, q_, to_;
-  bool left_thin_ = false, right_thin_ = false, expand_thin_ = false;
+  std::vector<float> p_, q_, result_;
+  bool x_q_by_rows_ = false, xt_p_by_rows_ = false, p_qt_by_rows_ = false;
 };
 
 }  // namespace

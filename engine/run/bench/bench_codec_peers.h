@@ -1,4 +1,4 @@
-// What `bench codec` times beside ours in the same run: libzfp and zstd where the build found them, and the matrix
+// What `bench codec` times in the same run as our codecs: libzfp and zstd where the build found them, and the matrix
 // products of a low-rank message alone.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace thinwire {
 
-// One message of a fixed size, compressed again and again by somebody else's code, on one core.
+// Compresses messages of one fixed size with another library, on one core.
 class CodecPeer {
  public:
   virtual ~CodecPeer() = default;
@@ -22,12 +22,12 @@ class CodecPeer {
   virtual void decode(std::span<const std::byte> payload, std::span<float> y) = 0;
 };
 
-// nullptr where the library was not there when the build was configured.
+// nullptr in a build without the library.
 std::unique_ptr<CodecPeer> make_libzfp_peer(double rate, int64_t count);
 std::unique_ptr<CodecPeer> make_zstd_peer(int level, int64_t count);
 
 // encode: x q and x^T p of x [rows, cols] and factors of `rank` vectors; decode: p q^T. By the engine's matmul
-// (oneDNN), in whichever orientation of the thin operand is the faster one here.
+// (oneDNN), with the vectors of the factors as rows or as columns, whichever is faster here.
 std::unique_ptr<CodecPeer> make_products_peer(int64_t rows, int64_t cols, int64_t rank);
 
 }  // namespace thinwire

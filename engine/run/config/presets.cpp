@@ -1,4 +1,4 @@
-// Reads presets, and makes rules of what is written in them and in compression.rules.
+// Reads presets, and turns the rules written in them and in compression.rules into SiteRules.
 #include "engine/run/config/presets.h"
 
 #include <algorithm>
@@ -13,20 +13,21 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kUnknownRun = 1000;  // steps that shares are taken of where train_iters is not known
+constexpr int64_t kAssumedIters = 1000;  // what shares of the run's steps refer to where train_iters is not known
 constexpr size_t kMaxPresetBytes = 1 << 20;
 
-// Conditions of `when` that are numbers of the layout.
-constexpr std::pair<const char*, int64_t RuleContext::*> kNumbers[] = {{"pipeline", &RuleContext::stages},
-                                                                       {"data", &RuleContext::data},
-                                                                       {"tensor", &RuleContext::tensor},
-                                                                       {"ranks_per_node", &RuleContext::ranks_per_node},
-                                                                       {"data_per_node", &RuleContext::data_on_node}};
+// Conditions of `when` on a number of the layout.
+constexpr std::pair<const char*, int64_t RuleContext::*> kLayoutNumbers[] = {
+    {"pipeline", &RuleContext::stages},
+    {"data", &RuleContext::data},
+    {"tensor", &RuleContext::tensor},
+    {"ranks_per_node", &RuleContext::ranks_per_node},
+    {"data_per_node", &RuleContext::data_on_node}};
 
-// The field's value with shares made numbers: of the run's steps (warm-up, places of a ramp), or of the stages.
+// The field's value; shares become numbers: of the run's steps (warm-up, places of a ramp), or lists of stages.
 nlohmann::json value_of(const KeySpec& field, const nlohmann::json& written, const RuleContext& context) {
   const auto steps_of = [&](const nlohmann::json& share) {
-    const int64_t steps = context.train_iters > 0 ? context.train_iters : kUnknownRun;
+    const int64_t steps = context.train_iters > 0 ? context.train_iters : kAssumedIters;
     // The small addend undoes the binary rounding of fractions like 0.1.
     return static_cast<int64_t>(std::floor(share.get<double>() * static_cast<double>(steps) + 1e-6));
   };
@@ -38,9 +39,9 @@ nlohmann::json value_of(const KeySpec& field, const nlohmann::json& written, con
     return ramp;
   }
   if (field.name == "select.stages" && written.is_number()) {
-    const double share = written.get<double>() * static_cast<double>(context.stages);
+    const auto count = static_cast<int64_t>(written.get<double>() * static_cast<double>(context.stages) + 1e-6);
     nlohmann::json stages = nlohmann::json::array();
-    for (int64_t s = 0; s < std::max<int64_t>(1, static_cast<int64_t>(share + 1e-6)); ++s) stages.push_back(s);
+    for (int64_t s = 0; s < std::max<int64_t>(1, count); ++s) stages.push_back(s);
     return stages;
   }
   return written;
@@ -58,7 +59,7 @@ const std::vector<KeySpec>& when_conditions() {
   static const std::vector<KeySpec> conditions = [] {
     std::vector<KeySpec> list = {{.name = "two_level", .types = kBoolKey},
                                  {.name = "weights_persist", .types = kBoolKey}};
-    for (const auto& [name, member] : kNumbers)
+    for (const auto& [name, member] : kLayoutNumbers)
       list.push_back({.name = name, .types = kIntKey | kStringKey, .allowed = {"even", "odd"}});
     return list;
   }();
@@ -70,7 +71,7 @@ bool holds(const Settings& when, const RuleContext& c) {
     const auto& [name, setting] = condition;
     const nlohmann::json& value = setting.value;
     if (value.is_boolean()) return value == (name == "two_level" ? c.two_level() : c.weights_persist);
-    const auto number = std::ranges::find(kNumbers, name, [](const auto& each) { return each.first; });
+    const auto number = std::ranges::find(kLayoutNumbers, name, [](const auto& each) { return each.first; });
     const int64_t n = c.*number->second;
     return value.is_string() ? (n % 2 == 0) == (value == "even") : value == n;
   });
@@ -138,16 +139,17 @@ void apply_fields(SiteRule& rule, const GivenField& given, const RuleContext& co
     rule.residual = rule.sum_residual = ResidualSpec();
     rule.has_sum_codec = false;
   }
-  bool says_sum = false;
+  bool gives_sum = false;
   for (const KeySpec& field : rule_fields())
-    says_sum = says_sum || (field.name.starts_with("sum.") && given(field.name) != nullptr);
+    gives_sum = gives_sum || (field.name.starts_with("sum.") && given(field.name) != nullptr);
   const auto set_fields = [&](bool of_sum) {
     for (const KeySpec& field : rule_fields())
       if (const nlohmann::json* value = given(field.name); value && field.name.starts_with("sum.") == of_sum)
         set_rule_value(rule, field.name, value_of(field, *value, context));
   };
   set_fields(false);
-  if (says_sum && !rule.has_sum_codec) rule.sum_codec = rule.codec;  // what `sum` leaves out is the rule's
+  if (gives_sum && !rule.has_sum_codec)
+    rule.sum_codec = rule.codec;  // fields that `sum` does not give are the rule's own
   if (const std::string codec = text("sum.codec"); !codec.empty() && codec != rule.sum_codec.codec) {
     rule.sum_codec = codec_spec(codec);
     rule.sum_residual = ResidualSpec();

@@ -27,7 +27,7 @@ std::span<const ShippedPreset> shipped_presets();  // by name; written by CMake
 std::vector<std::string> preset_names();           // "none", which has no rules, and the shipped ones
 
 // Conditions of `when`: two_level, weights_persist: true or false. pipeline, data, tensor, ranks_per_node,
-// data_per_node: a number, or "even" or "odd" (0: not known).
+// data_per_node: a number (0: not known), or "even" or "odd".
 const std::vector<KeySpec>& when_conditions();
 bool holds(const Settings& when, const RuleContext& context);
 
@@ -35,7 +35,7 @@ bool is_preset_path(const std::string& name);      // ends in .json: a file, not
 std::string preset_name(const std::string& path);  // "zeropp" of "configs/compression/zeropp.json"
 // Whether a file is the shipped preset of its name, word for word.
 bool is_shipped(const std::string& path, const std::string& text);
-// The member "preset" of an object that is a preset; nullptr of any other.
+// The member "preset" of an object that has "rules" too, and so is a preset; nullptr of any other.
 const JsonMember* preset_of(const JsonTree& root);
 
 // The settings of a preset by its name or path: compression.rules, compression.sends,

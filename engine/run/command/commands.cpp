@@ -34,8 +34,8 @@ constexpr Command kCommands[] = {
     {"check_configs", "compares a folder of GPT-NeoX files with NeoX's arithmetic", "check_configs"},
     {"trace_picture", "draws the traces of a run as a picture", "trace_picture.py"},
 };
-// Those that thinwire answers itself.
-constexpr Command kOwn[] = {
+// Those that thinwire runs itself.
+constexpr Command kBuiltIn[] = {
     {"help", "prints the help of a command"},
     {"where", "prints the folder of the shipped configurations and scripts"},
     {"completion", "prints the completion of bash"},
@@ -140,8 +140,8 @@ const Command* find_command(const std::string& name) {
   return found == std::end(kCommands) ? nullptr : found;
 }
 
-bool is_own(const std::string& name) {
-  return std::any_of(std::begin(kOwn), std::end(kOwn), [&](const Command& c) { return name == c.name; });
+bool is_built_in(const std::string& name) {
+  return std::any_of(std::begin(kBuiltIn), std::end(kBuiltIn), [&](const Command& c) { return name == c.name; });
 }
 
 std::string path_of(const Command& command) {
@@ -152,7 +152,7 @@ std::string path_of(const Command& command) {
 std::string thinwire_help() {
   std::string out = filled(kAbout, 0, 80) + "\n" + kUse + "\nCommands:\n";
   for (const Command& c : kCommands) out += printed("  %-16s %s\n", c.name, c.about);
-  for (const Command& c : kOwn) out += printed("  %-16s %s\n", c.name, c.about);
+  for (const Command& c : kBuiltIn) out += printed("  %-16s %s\n", c.name, c.about);
   return out;
 }
 
@@ -161,7 +161,7 @@ std::string thinwire_man() {
                     ".SH SYNOPSIS\n.B thinwire\n\\fICOMMAND\\fR [...]\n.br\n.B thinwire\n\\-\\-help | \\-\\-version\n" +
                     ".SH DESCRIPTION\n" + roff(kAbout) + ".SH COMMANDS\n";
   for (const Command& c : kCommands) out += roff_entry(c.name, c.about);
-  for (const Command& c : kOwn) out += roff_entry(c.name, c.about);
+  for (const Command& c : kBuiltIn) out += roff_entry(c.name, c.about);
   return out + ".SH FILES\n" + roff(kFiles) + ".SH EXIT STATUS\n" +
          roff("That of the command; 64 for a command that there is not, 74 where a program or script is missing.") +
          ".SH EXAMPLES\n.nf\n" + roff_lines(kUse) + ".fi\n" + see_also("");
@@ -200,7 +200,7 @@ std::string bash_completion() {
   row("thinwire man", names);
   row("--config", files_of("/configs"));
   row("--cluster", files_of("/configs/clusters"));
-  for (const Command& c : kOwn) names += std::string(c.name) + " ";
+  for (const Command& c : kBuiltIn) names += std::string(c.name) + " ";
   row("thinwire", names + "--help --version");
   return "# Completion of thinwire for bash, as `thinwire completion` prints it.\ndeclare -gA _thinwire_words=(\n" +
          table + ")\n_thinwire_keys=" + quoted(keys) + "\n" + kBash;

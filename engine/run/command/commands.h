@@ -1,4 +1,4 @@
-// The commands of `thinwire`, and what is written from them and from the programs' own tables: manual and completion.
+// The commands of `thinwire`; its help, manual pages and shell completion, written from them and the programs' options.
 #pragma once
 
 #include <span>
@@ -9,25 +9,25 @@ namespace thinwire {
 struct Command {
   const char* name;
   const char* about;
-  const char* script = nullptr;  // a file under scripts/, for Python; without it a program of that name
+  const char* script = nullptr;  // a Python file under scripts/; nullptr: the command is a program of its name
 };
 
 // In the order of the help.
 std::span<const Command> commands();
-// nullptr where there is none of that name.
+// nullptr: there is none of that name.
 const Command* find_command(const std::string& name);
-// Whether thinwire answers to this name itself: its own help and page say how.
-bool is_own(const std::string& name);
+// Whether thinwire runs this command itself (help, man ...); thinwire's own help and manual page describe it.
+bool is_built_in(const std::string& name);
 
-// The program or script itself, whether it is there or not.
+// Where the program or script of a command should be; it may not be there.
 std::string path_of(const Command& command);
 
 std::string thinwire_help();
-// Pages in roff, of `thinwire` itself and of a command; asks the program for its options. Throws Error(kIo) where that
-// fails.
+// Manual pages (roff) of `thinwire` and of a command, whose program is run to ask for its options. Throws Error(kIo)
+// where that fails.
 std::string thinwire_man();
 std::string man_page(const Command& command);
-// A script for bash, which completes commands, options, configuration keys and their values.
+// A bash script that completes commands, options, configuration keys and their values.
 std::string bash_completion();
 
 }  // namespace thinwire

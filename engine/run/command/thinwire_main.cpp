@@ -53,7 +53,7 @@ int print(const std::string& text) {
 
 int run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "--help", second = argc > 2 ? argv[2] : "";
-  const bool own = second.empty() || second == "thinwire" || is_own(second);
+  const bool own = second.empty() || second == "thinwire" || is_built_in(second);
   if (name == "--help" || name == "-h" || (name == "help" && own)) return print(thinwire_help());
   if (name == "--version") return print(version_text("thinwire", "chosen by each program"));
   if (name == "completion") return print(bash_completion());

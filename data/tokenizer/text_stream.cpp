@@ -1,4 +1,4 @@
-// Decodes a short tail of ids and tells what is new.
+// Decodes the last few ids and returns the text that is new.
 #include "data/tokenizer/text_stream.h"
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kMostTailIds = 16;
 constexpr ptrdiff_t kKeptTailIds = 8;
 
-// Bytes at the end of the text that further ids may turn into something else: a character has at most three bytes in
-// front of its last one, each of them shown as U+FFFD until then.
+// Bytes at the end of the text that further ids may change: up to three bytes of a character whose last byte is still
+// missing, each shown as U+FFFD.
 size_t unsettled_bytes(std::string_view text) {
   constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
   size_t bytes = 0;
@@ -26,26 +26,33 @@ size_t unsettled_bytes(std::string_view text) {
 }  // namespace
 
 TextStream::TextStream(const Tokenizer& tokenizer, std::vector<int32_t> before)
-    : tokenizer_(tokenizer), ids_(std::move(before)), told_(tokenizer.decode(ids_).size()) {}
+    : tokenizer_(tokenizer), ids_(std::move(before)), returned_(tokenizer.decode(ids_).size()) {}
 
 std::string TextStream::add(int32_t id) {
   ids_.push_back(id);
   const std::string text = tokenizer_.decode(ids_);
   const size_t settled = text.size() - unsettled_bytes(text);
-  std::string news;
-  if (settled > told_) news = text.substr(told_, settled - told_), told_ = settled;
-  if (ids_.size() > kMostTailIds && text.size() >= told_) {
-    std::vector<int32_t> kept(ids_.end() - kKeptTailIds, ids_.end());
-    const size_t bytes = tokenizer_.decode(kept).size(), waiting = text.size() - told_;
-    // A tail without text of its own (control tokens, blanks) would make the next word the first one.
-    if (bytes > waiting) ids_ = std::move(kept), told_ = bytes - waiting;
+  std::string added;
+  if (settled > returned_) {
+    added = text.substr(returned_, settled - returned_);
+    returned_ = settled;
   }
-  return news;
+  if (ids_.size() > kMostTailIds && text.size() >= returned_) {
+    std::vector<int32_t> kept(ids_.end() - kKeptTailIds, ids_.end());
+    const size_t bytes = tokenizer_.decode(kept).size(), held = text.size() - returned_;
+    // Some text of the kept ids must have been returned: with none (control tokens, blanks) the next word would be
+    // decoded as the first of a text.
+    if (bytes > held) {
+      ids_ = std::move(kept);
+      returned_ = bytes - held;
+    }
+  }
+  return added;
 }
 
 std::string TextStream::finish() const {
   const std::string text = tokenizer_.decode(ids_);
-  return text.size() > told_ ? text.substr(told_) : "";
+  return text.size() > returned_ ? text.substr(returned_) : "";
 }
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// The text of tokens that come one at a time, told as soon as it is certain.
+// The text of tokens that come one at a time, returned as soon as it is final.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace thinwire {
 
-// An id alone does not say its text everywhere: SentencePiece drops the blank in front of a text's first word, and
-// shows the bytes of a character that is not complete as U+FFFD. So ids are decoded behind the last few in front of
-// them. What is told is, together, the text of all ids decoded at once.
+// The text of an id depends on its neighbours: SentencePiece drops the blank before a text's first word, and shows the
+// bytes of an incomplete character as U+FFFD. So an id is decoded together with the last few before it. The returned
+// texts, joined, are the text of all ids decoded at once.
 class TextStream {
  public:
-  // `before`: ids of a text that is known already, with whole characters. The tokenizer outlives this.
+  // `before`: ids of a text that is known already, and ends with a complete character. The tokenizer outlives this.
   explicit TextStream(const Tokenizer& tokenizer, std::vector<int32_t> before = {});
 
-  // By what the text grows. Up to three U+FFFD at its end wait: the ids behind them may make them a character.
+  // Returns the text that is new. Up to three U+FFFD at its end are held back: the next ids may complete a character.
   std::string add(int32_t id);
-  // What still waits, at the end.
+  // Returns what is held back, after the last id.
   std::string finish() const;
 
  private:
   const Tokenizer& tokenizer_;
-  std::vector<int32_t> ids_;  // the last ones, with text in front of what is told next
-  size_t told_ = 0;           // bytes of their text
+  std::vector<int32_t> ids_;  // the last ones
+  size_t returned_ = 0;       // bytes of their text that have been returned
 };
 
 }  // namespace thinwire

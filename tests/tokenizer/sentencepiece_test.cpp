@@ -52,7 +52,7 @@ TEST_F(Sentencepiece, AnyBytesGiveIds) {
 
 TEST_F(Sentencepiece, IdsOneByOneGiveTheText) {
   const auto tokenizer = make_tokenizer(std::string("sentencepiece:") + kModel);
-  const auto told_behind = [&](const std::vector<int32_t>& ids, ptrdiff_t known) {
+  const auto streamed_after = [&](const std::vector<int32_t>& ids, ptrdiff_t known) {
     TextStream stream(*tokenizer, std::vector<int32_t>(ids.begin(), ids.begin() + known));
     std::string text;
     for (auto id = ids.begin() + known; id != ids.end(); ++id) text += stream.add(*id);
@@ -64,14 +64,14 @@ TEST_F(Sentencepiece, IdsOneByOneGiveTheText) {
     for (size_t known = 0; known <= ids.size(); ++known) {
       const std::string prompt = tokenizer->decode(std::span(ids).first(known));
       if (!text.starts_with(prompt)) continue;  // ends inside of a character
-      EXPECT_EQ(prompt + told_behind(ids, static_cast<ptrdiff_t>(known)), text) << known;
+      EXPECT_EQ(prompt + streamed_after(ids, static_cast<ptrdiff_t>(known)), text) << known;
     }
   }
   std::mt19937_64 rng(3);
   for (int i = 0; i < 300; ++i) {
     std::vector<int32_t> ids(rng() % 100);
     for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 420);
-    EXPECT_EQ(told_behind(ids, 0), tokenizer->decode(ids)) << i;
+    EXPECT_EQ(streamed_after(ids, 0), tokenizer->decode(ids)) << i;
   }
 }
 

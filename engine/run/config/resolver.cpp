@@ -1,4 +1,4 @@
-// Shared helpers of the resolver, the order of its topics, and the topic of the run itself.
+// The resolver's shared helpers, its topic of the run itself (run_dir, save, load ...), and the order of all topics.
 #include "engine/run/config/resolver.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void Resolver::fail(std::initializer_list<const char*> keys, const std::string& 
   reader_.problems().push_back({reader_.first_place(), *keys.begin(), message});
 }
 
-void Resolver::required() {
+void Resolver::check_required() {
   for (const KeyTopic& topic : key_table().topics()) {
     for (const KeySpec& key : topic.keys) {
       if (!key.required || broken(key.name) || !value(key.name).is_null()) continue;
@@ -50,7 +50,7 @@ void Resolver::required() {
   }
 }
 
-void Resolver::rest() {
+void Resolver::fill_the_rest() {
   for (const KeyTopic& topic : key_table().topics())
     for (const KeySpec& key : topic.keys)
       if (key.status == KeyStatus::kUsed && values_.count(key.name) == 0 && !is_rule_key(key.name))
@@ -61,7 +61,7 @@ ResolvedConfig Resolver::take() {
   ResolvedConfig result;
   result.values = std::move(values_);
   for (const auto& [key, setting] : reader_.settings()) result.given.insert(key);
-  std::map<std::string, std::string> notes;  // one per key; later sources speak last
+  std::map<std::string, std::string> notes;  // one per key: a later one replaces it
   for (const ConfigNote& n : reader_.notes()) notes[n.key] = n.text;
   for (const ConfigNote& n : notes_) notes[n.key] = n.text;
   for (const auto& [key, message] : notes) result.notes.push_back({key, message});
@@ -74,7 +74,7 @@ ResolvedConfig Resolver::take() {
 
 void Resolver::run(const std::string& stem) {
   if (!broken("run_dir") && value("run_dir").is_null()) {
-    // Runs by flags alone that are saved apart must not write over each other's metrics.
+    // Runs without a config file that save to different places must not overwrite each other's metrics.
     const bool saved = stem.empty() && known({"save"}) && !is("save", "");
     set("run_dir", saved ? text("save") : "runs/" + (stem.empty() ? "run" : stem));
   }
@@ -86,8 +86,8 @@ void Resolver::run(const std::string& stem) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     return path;
   };
-  const bool at_save = known({"load", "save"}) && trimmed(text("load")) == trimmed(text("save"));
-  if (at_save) {
+  const bool load_is_save = known({"load", "save"}) && trimmed(text("load")) == trimmed(text("save"));
+  if (load_is_save) {
     note("load", "the same path as save: a run resumes from there by itself");
     set("load", nullptr);
   }
@@ -95,8 +95,8 @@ void Resolver::run(const std::string& stem) {
     if (const double number = step.get<double>(); number != std::floor(number))
       fail({"extra_save_iters"}, step.dump() + " is not a whole number");
   if (known({"iterations_to_skip"})) {
-    const nlohmann::json said = value("iterations_to_skip");
-    const nlohmann::json steps = said.is_array() ? said : nlohmann::json::array({said});
+    const nlohmann::json written = value("iterations_to_skip");
+    const nlohmann::json steps = written.is_array() ? written : nlohmann::json::array({written});
     for (const nlohmann::json& step : steps)
       if (const double n = step.is_number() ? step.get<double>() : 0.0; n < 1.0 || n > 1e12 || n != std::floor(n))
         fail({"iterations_to_skip"}, shown(step) + " is no step: they are whole numbers, from 1 on");
@@ -105,9 +105,10 @@ void Resolver::run(const std::string& stem) {
   if (known({"keep_last_n_checkpoints"}) && integer("keep_last_n_checkpoints") == 1)
     note("keep_last_n_checkpoints", "at least 2 verified checkpoints stay");
   if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))
-    fail({"finetune"}, at_save ? "load is the same path as save, where a run resumes: say in load which checkpoint to "
-                                 "take weights from, or leave finetune out"
-                               : "needs load: the checkpoint to take weights from");
+    fail({"finetune"}, load_is_save
+                           ? "load is the same path as save, where a run resumes: say in load which checkpoint to "
+                             "take weights from, or leave finetune out"
+                           : "needs load: the checkpoint to take weights from");
   if (known({"load", "init_from_hf"})) fail({"init_from_hf"}, "contradicts load: weights come from one place");
   trace_range();
   if (const Setting* faults = given("faults"); faults != nullptr && !faults->value.empty() && !options_.allow_faults)
@@ -142,9 +143,9 @@ ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const Co
   resolver.compression();
   resolver.gradient_dtype();
   resolver.run(stem);
-  resolver.required();
+  resolver.check_required();
   if (!reader.problems().empty()) return result;
-  resolver.rest();
+  resolver.fill_the_rest();
   return resolver.take();
 }
 

@@ -1,4 +1,4 @@
-// The work bench of resolve(): settings in, final values out, with the helpers that its topics share.
+// The state of resolve(): settings in, final values out, one function per topic, and the helpers that topics share.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,8 @@ class Resolver {
  public:
   Resolver(SettingsReader& reader, const ConfigOptions& options) : reader_(reader), options_(options) {}
 
-  // Each fills its keys in `values` and appends violations. Order matters: batch needs layout, placement and schedule
-  // need batch, and a preset may set what placement starts from.
+  // Topics: each fills its keys in values_ and appends violations. Order matters (resolve()): batch needs layout,
+  // placement and schedule need batch, and a preset may set what placement starts from.
   void model();
   void vocabulary();
   void precision();
@@ -40,20 +40,20 @@ class Resolver {
   void placement();
   void communication();
   void schedule();
-  // Behind precision, layout and schedule.
+  // After precision, layout and schedule.
   void token_chunks();
   void data();
   void compression();
   void run(const std::string& stem);
-  // Keys that no topic derived: what was given, else the default.
-  void rest();
-  // Required keys that are missing.
-  void required();
+  // Reports required keys that are missing.
+  void check_required();
+  // Keys that no topic filled: what was given, else the default.
+  void fill_the_rest();
 
   ResolvedConfig take();
 
  private:
-  // Given by the user, not null, and good.
+  // What the user gave for a key; nullptr: nothing, null, or a refused value.
   const Setting* given(const std::string& key) const;
   bool broken(const std::string& key) const { return reader_.broken().count(key) != 0; }
   // The final value so far: derived, given or default.
@@ -64,10 +64,10 @@ class Resolver {
   double real(const std::string& key) const { return value(key).get<double>(); }
   bool flag(const std::string& key) const { return value(key).get<bool>(); }
   std::string text(const std::string& key) const { return value(key).get<std::string>(); }
-  // As the key says, else as found; 0: not known.
+  // As the key says, else as found at start; 0: not known.
   int64_t ranks_per_node() const {
-    const int64_t said = known({"ranks_per_node"}) ? integer("ranks_per_node") : 0;
-    return said > 0 ? said : options_.found_ranks_per_node;
+    const int64_t written = known({"ranks_per_node"}) ? integer("ranks_per_node") : 0;
+    return written > 0 ? written : options_.found_ranks_per_node;
   }
   bool is(const std::string& key, const char* what) const { return known({key.c_str()}) && value(key) == what; }
   void set(const std::string& key, nlohmann::json v) { values_[key] = std::move(v); }

@@ -232,12 +232,12 @@ namespace {
 RouteRun summing(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype,
                  const Coder* second = nullptr) {
   return {lane, stops, call, dtype,
-          call.in_place ? lane.chunk_elements(dtype) : chunk_of(*lane.tuning, dtype, call.coder, second)};
+          call.in_place ? lane.chunk_elements(dtype) : coded_chunk_elements(*lane.tuning, dtype, call.coder, second)};
 }
 
 // Of what only travels, uncoded in pieces of so many elements.
 RouteRun moving(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, int64_t piece) {
-  RouteRun run(lane, stops, call, dtype, call.in_place ? piece : chunk_of(*lane.tuning, dtype, call.coder));
+  RouteRun run(lane, stops, call, dtype, call.in_place ? piece : coded_chunk_elements(*lane.tuning, dtype, call.coder));
   if (call.in_place) run.flows[0].ahead = kMostAhead;
   return run;
 }

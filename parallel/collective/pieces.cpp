@@ -1,4 +1,4 @@
-// How slices are cut into pieces, and elements converted.
+// Cuts slices into pieces, counts their bytes, and converts elements.
 #include "parallel/collective/pieces.h"
 
 #include <algorithm>
@@ -10,11 +10,13 @@
 
 namespace thinwire {
 
-Payloads::Payloads(BlockPool& pool, const CommTuning& tuning, const Coder& coder, DType dtype, int64_t count)
-    : stride((static_cast<int64_t>(coder.wire_bytes(std::min(count, chunk_of(tuning, dtype, &coder)), dtype)) + 63) /
-             64 * 64),
-      bytes(pool, stride * pieces_of(count, chunk_of(tuning, dtype, &coder))),
-      lengths(pool, pieces_of(count, chunk_of(tuning, dtype, &coder))) {}
+Payloads::Payloads(BlockPool& pool, const CommTuning& tuning, const Coder& coder, DType dtype, int64_t count) {
+  const int64_t chunk = coded_chunk_elements(tuning, dtype, &coder), pieces = pieces_of(count, chunk);
+  const auto most = static_cast<int64_t>(coder.wire_bytes(std::min(count, chunk), dtype));
+  stride = (most + 63) / 64 * 64;
+  bytes = Scratch<char>(pool, stride * pieces);
+  lengths = Scratch<uint64_t>(pool, pieces);
+}
 
 int64_t common_unit(const Coder* a, const Coder* b, const Coder* c) {
   int64_t unit = kVector;
@@ -25,11 +27,11 @@ int64_t common_unit(const Coder* a, const Coder* b, const Coder* c) {
 
 Bounds part_bounds(BlockPool& pool, int64_t count, int parts, int64_t unit) {
   Bounds bounds(pool, parts + 1);
-  for (int r = 0; r <= parts; ++r) bounds[r] = part_bound(count, parts, r, unit);
+  for (int i = 0; i <= parts; ++i) bounds[i] = part_bound(count, parts, i, unit);
   return bounds;
 }
 
-int64_t chunk_of(const CommTuning& tuning, DType dtype, const Coder* first, const Coder* second) {
+int64_t coded_chunk_elements(const CommTuning& tuning, DType dtype, const Coder* first, const Coder* second) {
   for (const Coder* coder : {first, second})
     if (coder != nullptr && coder->granule() == 0) return kUncut;
   const int64_t unit = common_unit(first, second);
@@ -59,18 +61,20 @@ int64_t slice_bytes(const Coder* coder, int64_t chunk, int64_t count, DType dtyp
 }
 
 int64_t sent_bytes(const Coder* coder, const Msg& msg, int64_t chunk, int64_t count, DType dtype) {
-  if (count == 0 || !is_framed(coder) || !coder->traits().matrices || msg.matrices.empty())
-    return slice_bytes(coder, chunk, count, dtype);
+  const bool known_by_matrices = is_framed(coder) && coder->traits().matrices && !msg.matrices.empty();
+  if (count == 0 || !known_by_matrices) return slice_bytes(coder, chunk, count, dtype);
   return static_cast<int64_t>(coder->message_bytes(msg, count, dtype) + kLengthBytes);
 }
 
 int64_t slice_messages(const Coder* coder, int64_t chunk, int64_t count, DType dtype) {
   const int64_t pieces = pieces_of(count, chunk);
+  if (pieces == 0) return 0;
   const auto of_piece = [&](int64_t elements) {
     const size_t bytes = payload_bytes(coder, elements, dtype);
     return static_cast<int64_t>((bytes + kLargestMessage - 1) / kLargestMessage) + (is_framed(coder) ? 1 : 0);
   };
-  return pieces == 0 ? 0 : (pieces > 1 ? (pieces - 1) * of_piece(chunk) : 0) + of_piece(count - (pieces - 1) * chunk);
+  const int64_t last = of_piece(count - (pieces - 1) * chunk);
+  return pieces > 1 ? (pieces - 1) * of_piece(chunk) + last : last;
 }
 
 void convert(View from, View to) {

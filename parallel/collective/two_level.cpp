@@ -40,7 +40,7 @@ Task two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, 
   const std::span<const int64_t> all = group_of(lane, bounds).bounds;
   const RouteGroup column = g.column(all);
   const DType sum_type = sum_dtype(inter.coder, whole.dtype);
-  const int64_t chunk = in_place ? kUncut : chunk_of(*lane.tuning, sum_type, inter.coder);
+  const int64_t chunk = in_place ? kUncut : coded_chunk_elements(*lane.tuning, sum_type, inter.coder);
   const int64_t own = pieces_of(column.mine().count, chunk);
   int64_t elements = 0, leaving = -own;
   for (int j = 0; j < g.nodes; ++j) {

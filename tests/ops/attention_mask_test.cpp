@@ -30,7 +30,7 @@ TEST(AttentionMask, HoldsTheFactorsOfEveryCallOfAnOp) {
     AttentionCalls calls;
     ASSERT_TRUE(attention_calls(op, size_t{1} << (10 + rng() % 10), calls));
     calls.call.backward = rng() % 2 == 0;
-    const double number = attention_kept(calls.call).mask;
+    const double number = attention_dropout_scale(calls.call).mask;
     EXPECT_EQ(number > 1.0, calls.call.backward);
     for (const AttentionCalls::Start& start : calls.starts) {
       const int64_t count = static_cast<int64_t>(attention_mask_bytes(calls.call)) / 2;

@@ -47,7 +47,7 @@ inline double element(const View& view, int64_t at) {
 
 // One call, forward or (b) backward, as cuDNN's kernels do it: fp32 sums (more here), P, dP and dS in the operands'
 // type, dk and dv of every q head rounded before they are added; and with a mask, row sums not divided by the rest of
-// the factor (attention_kept). f: its operands. A part is written to `part` (attention_part).
+// the factor (attention_dropout_scale). f: its operands. A part is written to `part` (attention_part).
 inline void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s, const AttentionForward& f,
                      const AttentionBackward* b, Fault fault, std::byte* part = nullptr) {
   const AttentionCall& c = calls.call;
@@ -89,14 +89,14 @@ inline void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s
       // Of the op, by its place in the call's mask.
       const int64_t heads = c.batch * c.q_heads / calls.samples, in_mask = sample * c.q_heads + head;
       const int64_t of_op = fault == Fault::kMaskOfTheFirstHead ? 0 : s.head + in_mask % heads;
-      AttentionKept kept = attention_kept(c);
-      if (fault == Fault::kMaskOfOnes) kept = {1.0f, kept.mask * kept.rest};
-      const double rest = kept.rest;
+      AttentionDropoutScale factors = attention_dropout_scale(c);
+      if (fault == Fault::kMaskOfOnes) factors = {1.0f, factors.mask * factors.rest};
+      const double rest = factors.rest;
       const auto mask = [&](int64_t query, int64_t key) {
         if (c.dropout == 0.0f) return 1.0;
         return dropout_factor(f.dropout, f.shape.batch * f.shape.heads() * n * n,
                               (((s.sample + in_mask / heads) * f.shape.heads() + of_op) * n + query) * n + key) > 0.0
-                   ? static_cast<double>(kept.mask)
+                   ? static_cast<double>(factors.mask)
                    : 0.0;
       };
       for (int64_t t = 0; t < n; ++t) {

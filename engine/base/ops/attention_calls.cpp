@@ -130,9 +130,9 @@ AttentionBackward packed_attention(DType dtype, int64_t batch, int64_t length, i
   return op;
 }
 
-void take_part(AttentionBackward& op, int64_t keys, int64_t behind) {
+void take_part(AttentionBackward& op, int64_t keys, int64_t first_query) {
   AttentionShape& s = op.shape;
-  s.kv_len = keys, s.first_query = behind, s.length = std::max(behind + s.q_len, keys);
+  s.kv_len = keys, s.first_query = first_query, s.length = std::max(first_query + s.q_len, keys);
   const int64_t d = s.head_dim, row = s.groups * 2 * d;
   op.k_at = {0, keys * row, row, 2 * d, 0}, op.v_at = op.k_at;
   op.v_at.offset = d;
@@ -176,11 +176,11 @@ size_t attention_bit_bytes(const AttentionShape& s) {
   return bytes <= size_t{256} << 20 ? bytes : 0;
 }
 
-AttentionKept attention_kept(const AttentionCall& c) {
-  const float whole = 1.0f / (1.0f - c.dropout);
-  if (!c.backward) return {1.0f, whole};
-  const float mask = c.dtype == DType::f16 ? to_float(to_fp16(whole)) : to_float(to_bf16(whole));
-  return {mask, whole / mask};
+AttentionDropoutScale attention_dropout_scale(const AttentionCall& c) {
+  const float scale = 1.0f / (1.0f - c.dropout);
+  if (!c.backward) return {1.0f, scale};
+  const float mask = c.dtype == DType::f16 ? to_float(to_fp16(scale)) : to_float(to_bf16(scale));
+  return {mask, scale / mask};
 }
 
 size_t attention_mask_bytes(const AttentionCall& c) {

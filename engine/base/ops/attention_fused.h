@@ -38,9 +38,9 @@ void attention_falls_back(const std::string& what, const std::string& why);
 // kOwn.
 std::unique_ptr<FusedAttention> make_fused_attention(CudaState& state);
 
-// Queues what a call multiplies its probabilities by (attention_mask_bytes), from the same words that decide on every
-// other backend and in every shard (dropout_plan.h); attention_kept(calls.call).rest is the library's to multiply by.
-// Keys behind a query are 0. mask: on 16 bytes.
+// Queues writing the dropout mask of a call (attention_mask_bytes), from the same words that decide on every other
+// backend and in every shard (dropout_plan.h). The library multiplies by attention_dropout_scale(calls.call).rest. Keys
+// that a query does not see are 0. mask: on 16 bytes.
 void attention_mask_cuda(Exec& exec, const Dropout& dropout, const AttentionShape& shape, const AttentionCalls& calls,
                          const AttentionCalls::Start& start, void* mask);
 

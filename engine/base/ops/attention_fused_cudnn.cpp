@@ -49,7 +49,7 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto v = graph->tensor(tensor("v", kV, kv_dim, with_unit(c.v)));
   // cuDNN's own random numbers depend on its tiles; ours on the sample, the head, the query and the key.
   const auto number = [](float value) { return std::make_shared<Tensor_attributes>(value); };
-  const float rest = attention_kept(c).rest;
+  const float rest = attention_dropout_scale(c).rest;
   const int64_t square = c.q_len * c.kv_len;
   std::shared_ptr<Tensor_attributes> mask;
   if (c.dropout > 0.0f)

@@ -55,7 +55,7 @@ void attention_mask_cuda(Exec& exec, const Dropout& dropout, const AttentionShap
   CudaQueue queue(exec);
   with_storage(c.dtype, [&](auto type) {
     using T = decltype(type);
-    const MaskBody<T> body = {static_cast<T*>(mask), plan, c.q_len, per_sample, attention_kept(c).mask};
+    const MaskBody<T> body = {static_cast<T*>(mask), plan, c.q_len, per_sample, attention_dropout_scale(c).mask};
     launch_flat<2>(queue, "attention_mask", body, calls.samples * per_sample, aligned16(body.mask));
   });
 }

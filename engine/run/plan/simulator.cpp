@@ -383,8 +383,8 @@ class Engine {
 
   template <typename Each>
   void for_groups(int a, int instruction, const Each& each) {
-    const auto [first, end] = links_.places[static_cast<size_t>(a)][static_cast<size_t>(instruction)];
-    for (int i = first; i < end; ++i) each(links_.lists[static_cast<size_t>(i)]);
+    const auto [first, end] = links_.group_ranges[static_cast<size_t>(a)][static_cast<size_t>(instruction)];
+    for (int i = first; i < end; ++i) each(links_.listed_groups[static_cast<size_t>(i)]);
   }
 
   void make_ready(int a, int op) {

@@ -20,9 +20,9 @@ class Linker {
       : tapes_(tapes), folding_(folding), cluster_(cluster) {}
 
   LinkedTapes link() {
-    out_.places.resize(tapes_.size());
+    out_.group_ranges.resize(tapes_.size());
     for (size_t a = 0; a < tapes_.size(); ++a) {
-      out_.places[a].assign(tapes_[a].code.size(), {0, 0});
+      out_.group_ranges[a].assign(tapes_[a].code.size(), {0, 0});
       link_sends(static_cast<int>(a));
     }
     for (size_t a = 0; a < tapes_.size(); ++a) link_posts(static_cast<int>(a));
@@ -79,12 +79,12 @@ class Linker {
         g.socket = cluster_.costs(cluster_.reach(tape.rank, leg.peer)).socket_bytes;
         g.large = g.large || (leg.bytes > kEagerBytes && g.socket == 0.0);
       }
-      const int begin = static_cast<int>(out_.lists.size());
+      const int begin = static_cast<int>(out_.listed_groups.size());
       for (const auto& [to, left] : leaving) {
-        out_.lists.push_back(left.group);
+        out_.listed_groups.push_back(left.group);
         add_flows(left.group, left.bytes);
       }
-      out_.places[static_cast<size_t>(actor)][i] = {begin, static_cast<int>(out_.lists.size())};
+      out_.group_ranges[static_cast<size_t>(actor)][i] = {begin, static_cast<int>(out_.listed_groups.size())};
     }
   }
 
@@ -93,26 +93,28 @@ class Linker {
     for (size_t i = 0; i < tape.code.size(); ++i) {
       const TapeInstruction& instruction = tape.code[i];
       if (instruction.code != TapeCode::kPost) continue;
-      const auto begin = static_cast<std::ptrdiff_t>(out_.lists.size());
+      const auto begin = static_cast<std::ptrdiff_t>(out_.listed_groups.size());
       for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
         const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
         const int from = folding_.actor_of(leg.peer);
         Line& sent = line(leg.channel, from, actor, instruction.route);
         if (sent.received < sent.groups.size()) {
-          out_.lists.push_back(sent.groups[sent.received++]);
+          out_.listed_groups.push_back(sent.groups[sent.received++]);
         } else {
           ++out_.unmatched;
-          if (!sent.groups.empty()) out_.lists.push_back(sent.groups.back());
+          if (!sent.groups.empty()) out_.listed_groups.push_back(sent.groups.back());
         }
       }
-      std::sort(out_.lists.begin() + begin, out_.lists.end());
-      out_.lists.erase(std::unique(out_.lists.begin() + begin, out_.lists.end()), out_.lists.end());
-      for (auto at = out_.lists.begin() + begin; at != out_.lists.end(); ++at) {
+      std::sort(out_.listed_groups.begin() + begin, out_.listed_groups.end());
+      out_.listed_groups.erase(std::unique(out_.listed_groups.begin() + begin, out_.listed_groups.end()),
+                               out_.listed_groups.end());
+      for (auto at = out_.listed_groups.begin() + begin; at != out_.listed_groups.end(); ++at) {
         LinkedGroup& group = out_.groups[static_cast<size_t>(*at)];
         ++group.receives;
         if (group.large) ++group.posts;
       }
-      out_.places[static_cast<size_t>(actor)][i] = {static_cast<int>(begin), static_cast<int>(out_.lists.size())};
+      out_.group_ranges[static_cast<size_t>(actor)][i] = {static_cast<int>(begin),
+                                                          static_cast<int>(out_.listed_groups.size())};
     }
   }
 

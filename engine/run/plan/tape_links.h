@@ -40,10 +40,9 @@ struct LinkedTapes {
   std::vector<LinkedPath> paths;
   std::vector<LinkedFlow> flows;
   std::vector<LinkedGroup> groups;
-  // Per actor and instruction: the range [first, second) of `lists` with the groups that a kSend sends or that a kPost
-  // receives.
-  std::vector<std::vector<std::pair<int, int>>> places;
-  std::vector<int> lists;
+  // Per actor and instruction: the range [first, second) of listed_groups that a kSend sends or a kPost receives.
+  std::vector<std::vector<std::pair<int, int>>> group_ranges;
+  std::vector<int> listed_groups;
   int connection_count = 0;
   std::vector<FairPool> networks;  // at least one; no path has links of two
   // Receives without a send of their own. Only in folded tapes: ranks of a stage differ in their last pieces.

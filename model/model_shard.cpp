@@ -121,7 +121,7 @@ ParamList list_local_parameters(const ModelShard& shard) {
     if (!has_unit(shard, p.unit)) continue;
     if (shard.tensor_size > 1 || p.tp_axis == TpAxis::kKvGroups) {
       p.local = shard_of(p, largest);
-      p.room = p.local_count();
+      p.largest_local = p.local_count();
       p.local = shard_of(p, shard);
     }
     p.tp_partial = is_partial(shard, p);

@@ -45,8 +45,8 @@ struct ModelShard {
   int64_t part_rows(int64_t rows) const;
 };
 
-// list_parameters(shard.whole) without what other stages have, with `local`, `room` and `tp_partial` filled. A tied embedding
-// is on the first and on the last stage. Unit numbers and ids are those of the whole model.
+// list_parameters(shard.whole) without what other stages have, with `local`, `largest_local` and `tp_partial` filled. A
+// tied embedding is on the first and on the last stage. Unit numbers and ids are those of the whole model.
 ParamList list_local_parameters(const ModelShard& shard);
 
 }  // namespace thinwire

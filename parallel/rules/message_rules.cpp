@@ -40,8 +40,7 @@ int first_unit_rule(std::span<const SiteRule> rules, int stage, int unit, int la
 std::vector<RuleRange> rule_ranges(std::span<const UnitRule> rules, const Unit& unit, const ParamList& params) {
   const auto rule_of = [&](const ParamSpec& p) {
     for (const UnitRule& rule : rules)
-      if (selects_class(rule.classes, p.tensor_class) && !(rule.skip_replicated && p.local_count() == p.count()))
-        return rule.number;
+      if (selects_class(rule.classes, p.tensor_class) && !(rule.skip_replicated && !p.is_sharded())) return rule.number;
     return -1;
   };
   std::vector<RuleRange> ranges;

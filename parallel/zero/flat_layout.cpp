@@ -16,11 +16,6 @@ int64_t round_up(int64_t n, int64_t multiple) {
 
 enum class Part { kMatrices, kVectors, kWholeVectors };
 
-// Whether this rank holds only its share of the tensor.
-bool is_cut(const ParamSpec& p) {
-  return p.local_count() < p.count();
-}
-
 }  // namespace
 
 FlatLayout make_flat_layout(const ParamList& params) {
@@ -32,20 +27,20 @@ FlatLayout make_flat_layout(const ParamList& params) {
     Unit unit;
     unit.first = layout.total;
     int64_t at = unit.first;
-    const bool any_cut = std::any_of(params.begin(), params.end(),
-                                     [&](const ParamSpec& p) { return p.unit == u && p.is_vector && is_cut(p); });
+    const bool any_sharded = std::any_of(
+        params.begin(), params.end(), [&](const ParamSpec& p) { return p.unit == u && p.is_vector && p.is_sharded(); });
     for (const Part part : {Part::kMatrices, Part::kVectors, Part::kWholeVectors}) {
       const bool vectors = part != Part::kMatrices;
       if (vectors) at = round_up(at, kQuantum);
       for (size_t i = 0; i < params.size(); ++i) {
         if (params[i].unit != u || params[i].is_vector != vectors) continue;
-        if (vectors && (any_cut && !is_cut(params[i])) != (part == Part::kWholeVectors)) continue;
+        if (vectors && (any_sharded && !params[i].is_sharded()) != (part == Part::kWholeVectors)) continue;
         TW_CHECK(params[i].tied_to.empty(), "tied tensors have no storage: ", params[i].name);
         at = round_up(at, vectors ? kVectorAlignment : kQuantum);
         const Segment segment{static_cast<int>(i), at, params[i].local_count()};
         unit.segments.push_back(segment);
         layout.by_param[i] = segment;
-        at += std::max(segment.count, params[i].room);
+        at += params[i].room();
       }
     }
     unit.count = round_up(at, kQuantum) - unit.first;

@@ -26,10 +26,11 @@ struct Unit {
   std::vector<Segment> segments;
 };
 
-// The layout of the local parts of tensors; units of which this rank's stage has nothing are empty, so that unit indices
-// mean the same on every rank. It is the same on all tensor ranks of a stage, also where their parts of a tensor differ
-// in length (ParamSpec::room): a tensor that all of them hold would otherwise lie at places that differ, in messages
-// that differ in length, and a lossy codec or another order of a sum would let its copies drift apart. Padding between segments is zero, takes no part in norms, and stays zero under the optimizer.
+// The layout of the local parts of tensors; units of which this rank's stage has nothing are empty, so that unit
+// indices mean the same on every rank. It is the same on all tensor ranks of a stage, also where their parts of a
+// tensor differ in length (ParamSpec::room()): a tensor that all of them hold would otherwise lie at places that
+// differ, in messages that differ in length, and a lossy codec or another order of a sum would let its copies drift
+// apart. Padding between segments is zero, takes no part in norms, and stays zero under the optimizer.
 struct FlatLayout {
   std::vector<Unit> units;
   std::vector<Segment> by_param;  // same segments, indexed like the ParamList

@@ -250,8 +250,8 @@ TEST(TensorParallelShard, RectanglesCoverEveryTensorOnce) {
   }
 }
 
-// Widths that do not divide change nothing of where tensors lie: what all ranks hold whole is coded, drawn for and summed
-// at one place of messages of one length.
+// Widths that do not divide change nothing of where tensors lie: what all ranks hold whole is coded, drawn for and
+// summed at one place of messages of one length.
 TEST(TensorParallelShard, EveryRankLaysTensorsOutAlike) {
   std::mt19937_64 random(11);
   int uneven = 0;
@@ -266,8 +266,8 @@ TEST(TensorParallelShard, EveryRankLaysTensorsOutAlike) {
       shard.tensor_rank = rank, shard.tensor_size = tensor;
       const ParamList params = list_local_parameters(shard);
       for (const ParamSpec& p : params) {
-        EXPECT_LE(p.local_count(), p.room) << p.name;
-        uneven += p.local_count() < p.room ? 1 : 0;
+        EXPECT_LE(p.local_count(), p.room()) << p.name;
+        uneven += p.local_count() < p.room() ? 1 : 0;
       }
       return make_flat_layout(params);
     };

@@ -2,6 +2,7 @@
 // import / export all iterate lists of these and keep no list of their own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,8 +39,8 @@ struct ParamSpec {
   // What a rank holds of the tensor: these rectangles, stacked (gate | up are two, queries apart two per KV group, all
   // else is one). Local element e lies in them row by row. Vectors are one row, sharded by columns.
   std::vector<ParamRect> local;
-  // Elements of the largest share of it that a tensor-parallel rank holds; all ranks leave as much room. 0: as `local`.
-  int64_t room = 0;
+  // Elements of the largest share of it that a tensor-parallel rank holds. 0: as `local`.
+  int64_t largest_local = 0;
   // The gradient of this rank is only its part of a sum over the tensor-parallel ranks (norms under sequence
   // parallelism and in parallel-residual blocks).
   bool tp_partial = false;
@@ -56,6 +57,10 @@ struct ParamSpec {
     for (const ParamRect& r : local) n += r.count();
     return n;
   }
+  // The same on all tensor-parallel ranks: how many elements of memory the tensor takes, and whether that is less than
+  // the whole tensor.
+  int64_t room() const { return std::max(largest_local, local_count()); }
+  bool is_sharded() const { return room() < count(); }
 };
 
 // Calls run(local_first, global_first, count) for the longest runs of local elements [first, first + count) that are

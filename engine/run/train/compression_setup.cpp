@@ -108,8 +108,8 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
       mine = found->rules;
     for (UnitRule& each : mine) {
       const SiteRule& rule = rules[static_cast<size_t>(each.number)];
-      each.skip_replicated = layout.mesh.tensor > 1 &&
-                             (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
+      each.skip_replicated =
+          layout.mesh.tensor > 1 && (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
     }
     unit.pieces = split_unit(mine, number, unit.shard, store.layout().units[u], store.params());
     if (!rules.empty() || !parameter.empty()) {

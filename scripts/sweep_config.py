@@ -1,5 +1,6 @@
 # Configurations as flat keys: what two files and some overrides say together, as `train` itself would merge them.
 import difflib
+import filecmp
 import json
 import math
 import os
@@ -11,11 +12,19 @@ BASE = ROOT if os.path.exists(os.path.join(ROOT, "CMakeLists.txt")) else os.getc
 SCHEMA = os.path.join(ROOT, "docs", "config.schema.json")
 SKIPPED = ("$schema", "_notes")
 
-# Two ways to say one thing: where a later source uses one, the other of earlier sources is withdrawn.
-EITHER_OR = (("ffn_hidden_size", "intermediate_size", "expansion_factor"), ("warmup", "lr_warmup_iters"), ("virtual_chunks", "num_layers_per_virtual_pipeline_stage"),
-             ("train_iters", "train_samples"))
-ONE_PREFIX = ("data_path", "split")
-LISTS_PER_SPLIT = tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))
+# Ways to say one thing: where a later source uses one of them, the others of earlier sources are withdrawn. These groups, and the words below,
+# repeat engine/run/config/settings.cpp; sweep_plan_test compares.
+EITHER_OR = (
+    (("ffn_hidden_size",), ("intermediate_size",), ("expansion_factor",)),
+    (("warmup",), ("lr_warmup_iters",), ("lr_warmup_samples",)),
+    (("lr_decay_iters",), ("lr_decay_samples",)),
+    (("lr_wsd_decay_iters",), ("lr_wsd_decay_samples",)),
+    (("virtual_chunks",), ("num_layers_per_virtual_pipeline_stage",)),
+    (("train_iters",), ("train_samples",)),
+    (("data_path", "split"), tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))),
+)
+WARM_UPS = ("lr_warmup_iters", "lr_warmup_samples", "warmup")
+BOTH_WAYS = "compression.sequence"  # short for its .forward and .backward
 BETAS = "optimizer.params.betas"
 PRECISIONS = ("fp16.enabled", "bf16.enabled")
 PARTITION = "zero_optimization.zero_hpz_partition_size"
@@ -28,6 +37,7 @@ WORDS = {
     "no_bias_gelu_fusion": {"bias_gelu_fusion": False},  # unless openai_gelu says otherwise
     "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
     "recompute_activations": {"recompute_granularity": "selective"},
+    "ds_sequence_parallel_fpdt": {"sequence_chunk_size": 65536},  # unless that is given
     "ds_sequence_parallel_fpdt_offloading": {"activation_offload": "host"},
 }
 
@@ -38,6 +48,15 @@ def shipped(path, folder):
         if os.path.exists(there):
             return there
     return path
+
+
+def as_configuration(value, path):
+    """The object of a configuration file; a preset's file says compression.preset, as to `train`: by its name where it ships."""
+    if not isinstance(value.get("preset"), str) or not isinstance(value.get("rules"), list):
+        return value
+    name = os.path.splitext(os.path.basename(path))[0]
+    ours = os.path.join(ROOT, "configs", "compression", name + ".json")
+    return {"compression.preset": name if os.path.exists(ours) and filecmp.cmp(path, ours, shallow=False) else path}
 
 
 class Keys:
@@ -64,7 +83,14 @@ class Keys:
                     self.same_as[name] = alias[1]
 
     def known(self, name):
-        return name in self.types or name in self.sections
+        return all(way in self.types or way in self.sections for way in self.ways(name))
+
+    def ways(self, name):
+        """The names that one stands for: [name], but for BOTH_WAYS."""
+        rest = name[len(BOTH_WAYS):]
+        if not name.startswith(BOTH_WAYS) or rest[:1] not in ("", ".") or name in self.types or name in self.sections:
+            return [name]
+        return [BOTH_WAYS + way + rest for way in (".forward", ".backward")]
 
     def canonical(self, name):
         """The key's own name; '-' equals '_'."""
@@ -79,17 +105,19 @@ class Keys:
     def flatten(self, value, prefix=""):
         """[(key, value)] of nested objects; keys by their own names, shorthands ("optimizer": "adam") written out."""
         out = []
+        # A resolved configuration of version 1 calls ffn_hidden_size intermediate_size, which is another width now.
+        old = not prefix and value.get("config_version", 1 if "_notes" in value else None) == 1
         for key, item in value.items():
-            name = (prefix + key).replace("-", "_")
-            if not prefix and key in SKIPPED:
+            if not prefix and key in SKIPPED or old and key == "config_version":
                 continue
-            if name in self.sections:
-                if isinstance(item, dict):
+            key = "ffn_hidden_size" if old and key == "intermediate_size" else key
+            for name in self.ways((prefix + key).replace("-", "_")):
+                if name not in self.sections:
+                    out.append((self.canonical(name), item))
+                elif isinstance(item, dict):
                     out += self.flatten(item, name + ".")
                 else:
                     out.append((section_value(name, item), item))
-            else:
-                out.append((self.canonical(name), item))
         return out
 
 
@@ -119,7 +147,10 @@ def written_out(key, value):
             return WORDS[key] if value else {}
         if key in PRECISIONS:
             return {"precision": key[:4]} if value else {}
-        return {"use_distributed_optimizer": {"zero_optimization.stage": int(value)}, "checkpoint_activations": {"recompute_granularity": "full" if value else "none"}}.get(key)
+        return {"use_distributed_optimizer": {"zero_optimization.stage": int(value)}, "checkpoint_activations": {"recompute_granularity": "full" if value else "none"},
+                "no_scatter_gather_tensors_in_pipeline": {"scatter_gather_tensors_in_pipeline": not value}}.get(key)
+    if isinstance(value, str) and key == "activations_checkpoint_method":
+        return {"recompute_granularity": "full"}
     if isinstance(value, (int, float)):
         if key == "norm_epsilon":
             return {"layernorm_epsilon": value, "rms_norm_epsilon": value}
@@ -139,6 +170,9 @@ def learned(positions):
 def lay_over(base, later, by):
     """Changes the flat configuration `base` as a later source [(key, value)] would. by: {key of base: the word that said it}."""
     later = dict(later)
+    if str(later.get("fp16.type")).lower() == "bfloat16" and later.get("fp16.enabled") is not None and later.get("bf16.enabled") is None:
+        del later["fp16.type"]  # older NeoX says bf16 so
+        later["bf16.enabled"] = later.pop("fp16.enabled")
     given, said = {key: value for key, value in later.items() if value is not None}, {}
     order = list(WORDS)
     for key, value in sorted(later.items(), key=lambda item: order.index(item[0]) if item[0] in WORDS else -1):
@@ -146,6 +180,8 @@ def lay_over(base, later, by):
         if meant is None:
             continue
         if key == "no_position_embedding" and not learned({**base, **later, **given}.get("pos_emb")):
+            meant = {}
+        if key == "ds_sequence_parallel_fpdt" and ("sequence_chunk_size" in base or "sequence_chunk_size" in later):
             meant = {}
         if key == "no_bias_gelu_fusion":
             fusion = said.get("bias_gelu_fusion") or ("bias_gelu_fusion" not in later and by.get("bias_gelu_fusion"))
@@ -158,16 +194,14 @@ def lay_over(base, later, by):
         said.update(dict.fromkeys(meant, key))
         if value is False and base.get("precision") == key[:4]:  # "fp16": false
             del base["precision"]
-    for family in EITHER_OR:
-        if any(name in given for name in family):
-            for name in family:
+    for name in WARM_UPS[:2]:  # of 0, Megatron's default, says nothing beside another word for the warm-up
+        if given.get(name) == 0 and any(other in given for other in WARM_UPS if other != name):
+            del given[name]
+    for sides in EITHER_OR:
+        side = next((side for side in sides if any(name in given for name in side)), ())
+        if side and ("data_path" not in side or "data_path" in given):  # split alone withdraws nothing
+            for name in (name for other in sides if other != side for name in other):
                 base.pop(name, None)
-    if "data_path" in given:
-        for name in LISTS_PER_SPLIT:
-            base.pop(name, None)
-    elif any(name in given for name in LISTS_PER_SPLIT):
-        for name in ONE_PREFIX:
-            base.pop(name, None)
     betas = given.get(BETAS) or base.get(BETAS) or [0.9, 0.999]
     for i, name in enumerate(("adam_beta1", "adam_beta2")):
         if name in given and isinstance(betas, list) and len(betas) == 2:  # else `train` says what is wrong with them

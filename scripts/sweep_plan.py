@@ -157,12 +157,14 @@ class Expansion:
         found = []
         for name in names:
             try:
-                config = sweep_json.read(sweep_config.shipped(name, "configs"), name)
+                path = sweep_config.shipped(name, "configs")
+                config = sweep_config.as_configuration(sweep_json.read(path, name), path)
                 if "save" in config:
                     self.bad(config.at["save"], "save: all points would share this directory of checkpoints; take it out")
                 found.append(config)
             except sweep_json.TextError as e:
-                self.bad("", f"configs: {e}")
+                yaml = name.endswith((".yml", ".yaml"))
+                self.bad("", f"configs: {e}" + (f"; plans name JSON: `train --config {name} --print-config` says it so (take out its save)" if yaml else ""))
         return found
 
     def check_key(self, place, key, axis):

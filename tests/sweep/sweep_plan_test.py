@@ -1,6 +1,7 @@
 # Plans: what is refused and how it is said, the order of points, ids that stay, configurations merged as `train` itself merges them.
 import json
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -137,6 +138,19 @@ class Plans(SweepCase):
         path = self.write({"configs": [str(base)]})
         path.write_bytes(mark + path.read_bytes())
         self.assertEqual(len(sweep_plan.read(str(path)).points), 1)
+
+    def test_short_forms_and_files_that_train_takes(self):
+        both = self.read(grid={"compression.sequence": ["none", "cast"]}).points[1].config
+        self.assertEqual([both[f"compression.sequence.{way}.codec"] for way in ("forward", "backward")], ["cast"] * 2)
+        shipped = ROOT / "configs" / "compression" / "zeropp.json"
+        own = self.here / "own.json"
+        own.write_text(shipped.read_text() + "\n// changed")
+        for path, name in (("configs/compression/zeropp.json", "zeropp"), (str(shipped), "zeropp"), (str(own), str(own))):
+            config = self.read(configs=[*GOOD["configs"], path]).points[0].config
+            self.assertEqual((config["compression.preset"], "rules" in config, "preset" in config), (name, False, False))
+        (self.here / "neox.yml").write_text("num-layers: 2\n")
+        with self.assertRaisesRegex(sweep_plan.PlanError, "neox.yml --print-config"):
+            self.read(configs=[str(self.here / "neox.yml")])
 
     def test_a_refusal_names_no_file_that_is_gone(self):
         code, out, err = self.sweep(self.write({"grid": {"precision": ["fp32"]}, "set": {"bf16": {"enabled": True}}}), "--dry-run")
@@ -277,6 +291,27 @@ MERGES = [
     ([{"lr_warmup_iters": 2}], {"warmup": 0.5}),
     ([{"warmup": 0.25}], {"lr_warmup_iters": 1}),
     ([{"train_samples": 8, "train_iters": None}], {"train_iters": 1}),
+    ([{"lr_warmup_samples": 2}], {"warmup": 0.5}),
+    ([{"lr_warmup_iters": 1}], {"lr_warmup_samples": 2}),
+    ([{"lr_warmup_samples": 0}], {"warmup": 0.5}),
+    ([{"lr_warmup_iters": 0, "warmup": 0.5}], {}),
+    ([{"lr_warmup_iters": 0, "warmup": 0.5}], {"warmup": None}),
+    ([{"lr_decay_samples": 4}], {"lr_decay_iters": 1}),
+    ([{"lr_decay_style": "wsd", "lr_wsd_decay_samples": 4}], {"lr_wsd_decay_iters": 1}),
+    ([{"no_scatter_gather_tensors_in_pipeline": True}], {"scatter_gather_tensors_in_pipeline": True}),
+    ([{"scatter_gather_tensors_in_pipeline": True}], {"no-scatter-gather-tensors-in-pipeline": True}),
+    ([{"scatter_gather_tensors_in_pipeline": False}], {"no_scatter_gather_tensors_in_pipeline": False}),
+    ([{"activations_checkpoint_method": "uniform"}], {"recompute_granularity": "none"}),
+    ([{"recompute_granularity": "selective"}], {"activation_checkpoint_method": "block"}),
+    ([{"ds_sequence_parallel_fpdt": True}], {"sequence_chunk_size": 16}),
+    ([{"sequence_chunk_size": 16}], {"ds_sequence_parallel_fpdt": True}),
+    ([{"ds_sequence_parallel_fpdt": True}], {"ds_sequence_parallel_fpdt": False}),
+    ([{"fp16": {"enabled": True, "type": "bfloat16"}}], {}),
+    ([{"fp16": {"enabled": True, "type": "bfloat16"}}], {"precision": "fp32"}),
+    ([{"precision": "bf16"}], {"fp16": {"enabled": False, "type": "bfloat16"}}),
+    ([{"fp16": {"enabled": True, "type": "fp16"}}], {"bf16": True}),
+    ([{"_notes": {}, "intermediate_size": 80}], {}),
+    ([{"config_version": 1, "intermediate_size": 80}], {"intermediate_size": 96}),
     ([{"use_distributed_optimizer": True}], {"zero_stage": 2}),
     ([{"checkpoint_activations": True}], {"recompute_granularity": "selective"}),
     ([{"disable_bias_linear": True}], {"use_bias_in_mlp": True}),
@@ -288,6 +323,7 @@ MERGES = [
     ([{"compression": {"preset": "zeropp"}}], {"compression": None}),
     ([{"compression": "thinwire"}], {"compression": "none"}),
     ([{"compression": {"dp.gradient": "cast"}}], {"compression.dp.gradient.sum.codec": "block_int"}),
+    ([{"compression": {"sequence": "cast"}}], {"compression.sequence.forward": None}),
     ([{"train_data_paths": [TINY["data_path"]], "valid_data_paths": [TINY["data_path"]], "data_path": None, "split": None}], {"data_path": TINY["data_path"], "split": "80,20,0"}),
     ([{"weight_decay": None}, {"weight-decay": 0.3}], {"clip_grad": 0.5}),
 ]
@@ -321,6 +357,26 @@ class Merging(SweepCase):
                 self.assertEqual(apart, together)
                 good += apart[0] == 0
         self.assertGreater(good, len(MERGES) - 4)
+
+    def test_groups_and_words_are_those_of_the_engine(self):
+        source = (ROOT / "engine" / "run" / "config" / "settings.cpp").read_text()
+        groups = re.search(r" groups = (\{.*?\});", source, re.S)[1]
+        self.assertEqual(json.loads(groups.translate(str.maketrans("{}", "[]"))), [[list(side) for side in sides] for sides in sweep_config.EITHER_OR])
+        words = re.findall(r'"([^"]+)"', re.search(r" kWords\[\] = \{(.*?)\};", source, re.S)[1])
+        self.assertEqual(set(words), {*sweep_config.WORDS, sweep_config.PARTITION})
+        warm_ups = re.findall(r'"([^"]+)"', re.search(r" warm_ups = \{(.*?)\};", source)[1])
+        self.assertEqual(tuple(warm_ups), sweep_config.WARM_UPS)
+
+    def test_every_word_is_written_out(self):
+        """A word that the engine rewrites, and a sweep does not, would meet the key that it stands for in one file: a contradiction there."""
+        source = (ROOT / "engine" / "run" / "config" / "settings.cpp").read_text()
+        words = re.findall(r'\btake(?:_if_true)?\("([^"]+)"\)', source)
+        self.assertGreater(len(words), 20)
+        keys, values = sweep_config.Keys(), {"boolean": True, "string": "uniform"}
+        for word in words:
+            if word in ("swiglu", "fp16.type"):  # the default width depends on the word; the other says nothing alone
+                continue
+            self.assertNotIn(word, sweep_config.merged(keys, [[(word, values.get(keys.types[word][0], 4))]]))
 
 
 class Machine(SweepCase):

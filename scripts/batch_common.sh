@@ -104,8 +104,11 @@ tw_find_run_dir() {
 
 # The files that lie in the run directory, and the log beside it.
 tw_use_run_dir() {
+  local folder log
   tw_status=$tw_run_dir/status.json tw_cycles=$tw_run_dir/batch_cycles.json tw_saves=$tw_run_dir/checkpoints
-  if [ -n "${THINWIRE_LOG:-}" ]; then exec >>"${THINWIRE_LOG//%d/$(dirname "$tw_run_dir")}" 2>&1; fi
+  [ -n "${THINWIRE_LOG:-}" ] || return 0
+  folder=$(dirname "$tw_run_dir") log=${THINWIRE_LOG//%d/"$folder"} # in quotes: bash 5.2 takes a bare & for what was replaced
+  exec >>"$log" 2>&1
 }
 
 # Value of a text key in what `train --print-config` says.
@@ -129,6 +132,7 @@ tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
     tw_args=("$@")
   elif [ -n "${THINWIRE_ARGS_FILE:-}" ]; then
     mapfile -t tw_args <"$THINWIRE_ARGS_FILE" || tw_fail 78 "THINWIRE_ARGS_FILE: cannot read $THINWIRE_ARGS_FILE"
+    tw_args=("${tw_args[@]%$'\r'}") # editors of Windows
   elif [ -n "${THINWIRE_ARGS:-}" ]; then
     read -r -d '' -a tw_args <<<"$THINWIRE_ARGS" # of all its lines
   fi
@@ -167,7 +171,7 @@ tw_begin_element() { # SYSTEM SCRIPT LIST INDEX FIRST
   [ -n "$3" ] || tw_fail 64 "no list of runs: give a file that holds the arguments of one run per line"
   [ "${4:--1}" -ge "$5" ] || tw_fail 64 "not an element of an array: submit with an array of indices (see the head of $2)"
   [ -r "$3" ] || tw_fail 78 "cannot read the list of runs $3 (directory $PWD)"
-  line=$(sed -n "$(($4 - $5 + 1))p" "$3")
+  line=$(sed -n "$(($4 - $5 + 1))p" "$3") line=${line%$'\r'}
   [ -n "$line" ] || tw_fail 78 "$3 has no line for index $4: give the array as many indices as the list has lines, from $5"
   case $line in
     *$'\t'*) IFS=$'\t' read -r -a words <<<"$line" ;;
@@ -507,12 +511,12 @@ tw_queue_again() {
     pbs)
       # qrerun is for operators: a new job takes over. Its arguments travel in a file, since -v does not take commas.
       if [ -n "${tw_list:-}" ]; then
-        list="THINWIRE_LIST=$tw_list,THINWIRE_INDEX=$tw_index"
+        list=$(tw_pair THINWIRE_LIST "$tw_list"),THINWIRE_INDEX=$tw_index
       else
         printf '%s\n' "${tw_args[@]}" >"$list"
-        list="THINWIRE_ARGS_FILE=$(tw_absolute "$list")"
+        list=$(tw_pair THINWIRE_ARGS_FILE "$(tw_absolute "$list")")
       fi
-      id=$(qsub -v "THINWIRE_ROOT=$PWD,$list$(tw_hooks)" "$tw_script")
+      id=$(qsub -v "$(tw_pair THINWIRE_ROOT "$PWD"),$list$(tw_hooks)" "$tw_script")
       ;;
     flux)
       # Inside the allocation `flux` means its own instance; --parent is the one that queues jobs.
@@ -532,14 +536,18 @@ tw_queue_again() {
 
 tw_absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 
+# What -v of qsub takes: a pair with commas in quotes of one kind, its value in the other.
+tw_pair() { # NAME VALUE
+  case $2 in
+    *,*) printf '%s' "\"$1='$2'\"" ;;
+    *) printf '%s' "$1=$2" ;;
+  esac
+}
+
 # The hooks that were set, for a job that does not inherit the environment.
 tw_hooks() {
   local name
   for name in THINWIRE_SHARE THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_PMI THINWIRE_RANKS THINWIRE_LOG THINWIRE_CHECK THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
-    case ${!name:-} in
-      '' ) ;;
-      *,*) printf ',%s' "\"$name='${!name}'\"" ;;
-      *) printf ',%s=%s' "$name" "${!name}" ;;
-    esac
+    [ -z "${!name:-}" ] || printf ',%s' "$(tw_pair "$name" "${!name}")"
   done
 }

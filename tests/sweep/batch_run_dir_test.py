@@ -53,6 +53,21 @@ class RunDirs(SweepCase):
         code, text = self.found("", THINWIRE_ARGS="--config bare\n  run_dir=a/b\n")
         self.assertEqual((code, text.splitlines()[-1]), (0, "a/b --config bare run_dir=a/b"), text)
 
+    def test_windows_line_ends_are_no_part_of_arguments(self):
+        (self.here / "list").write_bytes(b"--config bare run_dir=a\r\n--config\tbare\trun_dir=b c\r\n")
+        for index, expected in ((0, "a"), (1, "b c")):
+            self.assertEqual(self.bash(f'tw_begin_element lsf x list {index} 0; echo "$tw_run_dir"', LSB_JOBID=1, THINWIRE_TRAIN=BUILD / "train"), (0, expected + "\n"))
+        (self.here / "args").write_bytes(b"--config\r\nbare\r\nrun_dir=b c\r\n")
+        code, text = self.found("", THINWIRE_ARGS_FILE="args")
+        self.assertEqual((code, text.splitlines()[-1]), (0, "b c --config bare run_dir=b c"), text)
+
+    def test_a_log_may_lie_in_a_folder_of_any_name(self):
+        folder = self.here / "R&D, 100 %"
+        folder.mkdir()
+        words = f"tw_begin lsf x --config bare 'run_dir={folder}/run'; echo here"
+        self.assertEqual(self.bash(words, LSB_JOBID=1, THINWIRE_TRAIN=BUILD / "train", THINWIRE_LOG="%d/log.txt"), (0, ""))
+        self.assertEqual((folder / "log.txt").read_text(), "here\n")
+
     def test_what_a_site_sources_may_read_variables_that_are_not_set(self):
         (self.here / "site.sh").write_text('a=$NOBODY_HAS_SET\nmodule() { b=$NOR_THIS; echo "module $*"; }\nTHINWIRE_MODULES="gcc mpi"\n')
         self.assertEqual(self.bash("tw_device=cpu THINWIRE_SITE=./site.sh; tw_load_site; [[ $- == *u* ]] && echo again"), (0, "module load gcc\nmodule load mpi\nagain\n"))
@@ -131,6 +146,15 @@ class Successors(SweepCase):
             text = f'scontrol() {{ echo "$@"; }}; . scripts/batch_common.sh; {variables} tw_system=slurm tw_run_dir=x; tw_find_job; tw_queue_again'
             done = subprocess.run(["bash", "-uc", text], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, check=False)
             self.assertEqual((done.returncode, done.stdout.decode()), (75, f"requeue {expected}\n"))
+
+    def test_commas_in_paths_are_quoted_for_qsub(self):
+        folder = self.here / "c,d"
+        folder.mkdir()
+        for variables, expected in (("tw_list=a,b tw_index=3", "\"THINWIRE_LIST='a,b'\",THINWIRE_INDEX=3"), ("tw_args=(a=1)", f"\"THINWIRE_ARGS_FILE='{folder}/x/batch_args'\"")):
+            text = f"""qsub() {{ printf '%s\n' "$@" >given; echo 8; }}; . {ROOT}/scripts/batch_common.sh; mkdir -p x
+                {variables} tw_system=pbs tw_script=s.sh tw_run_dir=x tw_cycles=x/cycles tw_cycle=1 tw_without=0 tw_step=0 tw_saved=0 tw_job=7; tw_queue_again"""
+            done = subprocess.run(["bash", "-uc", text], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            self.assertEqual((done.returncode, (folder / "given").read_text().splitlines()), (75, ["-v", f"\"THINWIRE_ROOT='{folder}'\",{expected}", "s.sh"]), done.stdout)
 
 
 class RunsBegunAnew(StandInCase):

@@ -227,8 +227,10 @@ def holder_of(directory):
     found = read_object(os.path.join(directory, "runner.lock"))
     if not found or not isinstance(found.get("pid"), int):
         return None
-    here = found.get("host") == socket.gethostname() and found.get("boot") == sweep_process.boot_id()
-    return found if not here or sweep_process.start_time(found["pid"]) == found.get("start") else None
+    if found.get("host") != socket.gethostname():
+        return found  # cannot be told from here
+    lives = found.get("boot") == sweep_process.boot_id() and sweep_process.start_time(found["pid"]) == found.get("start")
+    return found if lives else None
 
 
 def describe(holder):

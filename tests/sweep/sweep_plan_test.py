@@ -14,6 +14,7 @@ import sweep_json
 import sweep_plan
 import sweep_process
 import sweep_runner
+import sweep_store
 
 GOOD = {"name": "test", "configs": ["configs/gpt2_tiny.json"]}
 
@@ -392,6 +393,16 @@ class Machine(SweepCase):
                 sweep_process.cgroup_folders = lambda folder=folder: [folder]
                 self.assertEqual(sweep_process.core_quota(), quota)
                 self.assertEqual(sweep_process.usable_cores(), cores if quota is None else cores[:max(1, int(quota))])
+
+    def test_who_holds_the_lock(self):
+        folder, lock = str(self.here), self.here / "runner.lock"
+        with sweep_store.hold(folder, "run"):
+            me = json.loads(lock.read_text())
+            self.assertEqual(sweep_store.holder_of(folder), me)
+        self.assertIsNone(sweep_store.holder_of(folder))
+        for change, lives in (({}, True), ({"start": 1}, False), ({"boot": "before the power cut"}, False), ({"host": "another", "boot": "another"}, True)):
+            lock.write_text(json.dumps({**me, **change}))
+            self.assertEqual(sweep_store.holder_of(folder) is not None, lives, change)
 
     def test_marks(self):
         mark = sweep_process.new_mark()

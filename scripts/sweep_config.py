@@ -42,9 +42,9 @@ WORDS = {
 }
 
 
-def shipped(path, folder):
+def shipped(path, *folders):
     """`path`, or the file that ships under this name where there is none: with its folders, or without those above."""
-    for there in (os.path.join(BASE, path), os.path.join(ROOT, path), os.path.join(ROOT, folder, path)):
+    for there in (os.path.join(BASE, path), os.path.join(ROOT, path), *(os.path.join(ROOT, folder, path) for folder in folders)):
         if os.path.exists(there):
             return there
     return path

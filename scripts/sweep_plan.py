@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 
 import lab_network
@@ -157,7 +158,7 @@ class Expansion:
         found = []
         for name in names:
             try:
-                path = sweep_config.shipped(name, "configs")
+                path = sweep_config.shipped(name, "configs", os.path.join("configs", "compression"))
                 config = sweep_config.as_configuration(sweep_json.read(path, name), path)
                 if "save" in config:
                     self.bad(config.at["save"], "save: all points would share this directory of checkpoints; take it out")

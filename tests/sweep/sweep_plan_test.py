@@ -146,7 +146,7 @@ class Plans(SweepCase):
         shipped = ROOT / "configs" / "compression" / "zeropp.json"
         own = self.here / "own.json"
         own.write_text(shipped.read_text() + "\n// changed")
-        for path, name in (("configs/compression/zeropp.json", "zeropp"), (str(shipped), "zeropp"), (str(own), str(own))):
+        for path, name in (("configs/compression/zeropp.json", "zeropp"), ("zeropp.json", "zeropp"), (str(shipped), "zeropp"), (str(own), str(own))):
             config = self.read(configs=[*GOOD["configs"], path]).points[0].config
             self.assertEqual((config["compression.preset"], "rules" in config, "preset" in config), (name, False, False))
         (self.here / "neox.yml").write_text("num-layers: 2\n")

@@ -1,7 +1,7 @@
 # How every target of ours is made: warnings are errors (THINWIRE_WERROR), sanitizers apply to all, include paths start at the root.
 add_library(thinwire_options INTERFACE)
 target_compile_features(thinwire_options INTERFACE cxx_std_20)
-target_include_directories(thinwire_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/thinwire>)
+target_include_directories(thinwire_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/thinwire>)
 add_library(thinwire_warnings INTERFACE)
 if(THINWIRE_WERROR)
   set(werror -Werror)

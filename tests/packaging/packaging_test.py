@@ -86,6 +86,12 @@ class Debian(unittest.TestCase):
             self.assertEqual(launcher, "" if mpi is None else "openmpi-bin" if "openmpi" in mpi.group(1) else "mpich")
             self.assertTrue(os.path.exists(script))
 
+    def test_targets_name_the_folder_of_the_headers(self):
+        folder = re.search(r"^CMAKE_INSTALL_INCLUDEDIR:PATH=(.*)$", read(BUILD, "CMakeCache.txt"), flags=re.MULTILINE).group(1)
+        targets = glob.glob(os.path.join(BUILD, "CMakeFiles", "Export", "*", "thinwireTargets.cmake"))
+        self.assertIn(f"/{folder}/thinwire", read(targets[0]))
+        self.assertIn("INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/thinwire", read("scripts", "cmake", "ThinwireTargets.cmake"))
+
     def test_the_package_of_libraries_brings_what_they_are_linked_with(self):
         targets = glob.glob(os.path.join(BUILD, "CMakeFiles", "Export", "*", "thinwireTargets.cmake"))
         libraries = sorted(set(re.findall(r"/usr/lib/[^;\">]+\.so", read(targets[0]))))

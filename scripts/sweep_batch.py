@@ -54,7 +54,7 @@ def write_single(system, sweep, point, size, path, name):
     system.direct(script, size, name, system.output(sweep.path(point.id, "log.txt"), False))
     script.directives += size.extra
     about = [f"Point {point.id} of the sweep {sweep.name}, alone: {system.how} {path}"]
-    write_atomic(path, script.text(about, setup_lines(system, sweep, size, path) + system.fixed(arguments(sweep, point, size))), 0o755)
+    write_atomic(path, script.text(about, setup_lines(system, sweep, size, path) + system.fixed(arguments(sweep, point, size))), 0o777)
     return path
 
 
@@ -71,7 +71,7 @@ def write_array(system, sweep, points, size, name):
     system.direct(script, size, name, system.output(base, True))
     script.directives += size.extra
     about = [f"{len(points)} points of the sweep {sweep.name}, in the order of {base}.list; their output goes to runs/<id>/log.txt."]
-    write_atomic(base + ".sh", script.text(about, setup_lines(system, sweep, size, base + ".sh") + system.listed(base + ".list")), 0o755)
+    write_atomic(base + ".sh", script.text(about, setup_lines(system, sweep, size, base + ".sh") + system.listed(base + ".list")), 0o777)
     return base + ".sh"
 
 

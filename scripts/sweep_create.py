@@ -66,7 +66,7 @@ def write_point(sweep, point, build):
     os.makedirs(folder, exist_ok=True)
     write_atomic(os.path.join(folder, "config.json"), config_text(sweep, point))
     if point.launcher["kind"] in LOCAL_KINDS:
-        write_atomic(os.path.join(folder, "job.sh"), job_text(sweep, point, build), 0o755)
+        write_atomic(os.path.join(folder, "job.sh"), job_text(sweep, point, build), 0o777)
 
 
 def config_is_ours(sweep, point):

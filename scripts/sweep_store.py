@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import socket
-import tempfile
 import time
 
 import sweep_plan
@@ -66,15 +65,14 @@ def now():
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def write_atomic(path, text, mode=0o644):
-    """Replaces a file: whatever happens, also a power cut, it has the old or the new content."""
-    folder = os.path.dirname(os.path.abspath(path))
-    fd, temporary = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
+def write_atomic(path, text, mode=0o666):
+    """Replaces a file: whatever happens, also a power cut, it has the old or the new content. mode: less what the umask keeps."""
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{name}.{os.urandom(6).hex()}")
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as f:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w", encoding="utf-8") as f:
             f.write(text)
             f.flush()
-            os.fchmod(f.fileno(), mode)
             os.fsync(f.fileno())
         os.rename(temporary, path)
     except BaseException as e:
@@ -247,7 +245,7 @@ def hold(directory, what):
     deadline = time.monotonic() + 1.0
     while True:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as e:
             raise StoreError(f"{path}: {e.strerror}", 74) from None
         try:

@@ -404,6 +404,16 @@ class Machine(SweepCase):
             lock.write_text(json.dumps({**me, **change}))
             self.assertEqual(sweep_store.holder_of(folder) is not None, lives, change)
 
+    def test_files_follow_the_umask(self):
+        for mask in (0o077, 0o022, 0o002):
+            old = os.umask(mask)
+            self.addCleanup(os.umask, old)
+            for name, mode in (("a", 0o666), ("b", 0o777)):
+                sweep_store.write_atomic(str(self.here / name), "text", mode)
+                self.assertEqual(((self.here / name).stat().st_mode & 0o777, (self.here / name).read_text()), (mode & ~mask, "text"))
+            os.umask(old)
+        self.assertEqual(sorted(os.listdir(self.here)), ["a", "b"])
+
     def test_marks(self):
         mark = sweep_process.new_mark()
         self.assertEqual(sweep_process.marked([mark]), {})

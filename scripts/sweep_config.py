@@ -163,6 +163,12 @@ def written_out(key, value):
     return None
 
 
+def about(key, value):
+    """The keys that a key says something about: what it stands for; of words that exclude each other the first."""
+    first = {side[0]: sides[0][0] for sides in EITHER_OR for side in sides if len(sides[0]) == 1}
+    return [first.get(name, name) for name in written_out(key, value) or {key: value}]
+
+
 def learned(positions):
     return positions is None or isinstance(positions, str) and positions.lower().replace("-", "_") in ("learned", "learned_absolute")
 

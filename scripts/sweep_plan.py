@@ -315,8 +315,8 @@ def expand(ex, base, axes, launcher):
         for key in {k for row in rows for k in flat_row(ex.keys, row)}:
             if owner.setdefault(key, i) != i:
                 ex.bad("", f'"{key}" is said by two axes: {axes[owner[key]][0][0]} and {axes[i][0][0]}; the second would hide the first')
-    for key, _ in ex.keys.flatten(fixed):
-        if key in owner and axes[owner[key]][0] != ["list"]:
+    for key, value in ex.keys.flatten(fixed):
+        if any(name in owner and axes[owner[name]][0] != ["list"] for name in sweep_config.about(key, value)):
             ex.bad(ex.at(fixed, key), f'set: "{key}" is varied by an axis, too; take it out of one of them')
     ex.done()
     count = math.prod(len(rows) for _, rows in axes)
@@ -326,7 +326,7 @@ def expand(ex, base, axes, launcher):
     points = []
     for number, choice in enumerate(itertools.product(*(range(len(rows)) for _, rows in axes)), 1):
         point = Point(number=number)
-        keys, fields, parts = list(ex.keys.flatten(fixed)), dict(launcher), []
+        keys, fields, parts = [], dict(launcher), []
         for (names, rows), index in zip(axes, choice):
             row = rows[index]
             if names == ["list"]:
@@ -341,7 +341,7 @@ def expand(ex, base, axes, launcher):
             fields.update({k[1:]: v for k, v in row.items() if k.startswith("@")})
             keys += ex.keys.flatten({k: v for k, v in row.items() if not k.startswith("@")})
         point.launcher = whole_launcher(ex, fields)
-        point.config = sweep_config.merged(ex.keys, [*base, keys])
+        point.config = sweep_config.merged(ex.keys, [*base, fixed, keys])
         for name in OURS:
             point.config.pop(name, None)
         if point.launcher["kind"] in LOCAL_KINDS:
@@ -350,7 +350,7 @@ def expand(ex, base, axes, launcher):
             point.launcher["threads"] = point.config["threads_per_rank"] = threads
         elif "threads" in point.launcher:
             point.config["threads_per_rank"] = point.launcher["threads"]
-        point.keys = dict(keys)
+        point.keys = dict(ex.keys.flatten(fixed) + keys)
         point.seed = point.config.get("seed", 1234)
         point.id = id_of(number, parts)
         points.append(point)
@@ -362,8 +362,7 @@ def flat_row(keys, row):
     if "list" in row and isinstance(row["list"], dict) and "keys" in row["list"]:
         row = row["list"]["keys"]
     plain = {k: v for k, v in row.items() if not k.startswith("@")}
-    meant = [sweep_config.written_out(k, v) or {k: v} for k, v in keys.flatten(plain)]
-    return [k for k in row if k.startswith("@")] + [k for words_of_row in meant for k in words_of_row]
+    return [k for k in row if k.startswith("@")] + [name for k, v in keys.flatten(plain) for name in sweep_config.about(k, v)]
 
 
 def whole_launcher(ex, fields):

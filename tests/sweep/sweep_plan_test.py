@@ -60,6 +60,9 @@ BAD_PLANS = [
     ("two words for one key", {"grid": {"precision": ["fp32", "bf16"]}, "zip": {"bf16": [True, False]}}, '"precision" is said by two axes: precision and bf16'),
     ("cut off in a list", '{"name": "a", "configs": ["x"', "plan.json:1:26: this has no closing ]"),
     ("set and grid", {"set": {"lr": 1}, "grid": {"lr": [1, 2]}}, 'set: "optimizer.params.lr" is varied by an axis, too'),
+    ("set and grid in other words", {"set": {"warmup": 0.5}, "grid": {"lr_warmup_iters": [0, 2]}}, 'set: "warmup" is varied by an axis, too'),
+    ("set and grid, a word of Megatron's", {"set": {"swiglu": True}, "grid": {"activation": ["gelu", "swiglu"]}}, 'set: "swiglu" is varied by an axis, too'),
+    ("two ways to say one thing on two axes", {"grid": {"train_iters": [1, 2], "train_samples": [8, 16]}}, "is said by two axes: train_iters and train_samples"),
     ("baseline off the axes", {"grid": {"lr": [1, 2]}, "baseline": {"min_lr": 1}}, 'baseline: "min_lr" is no axis of the plan (axes: lr)'),
     ("baseline without a point", {"grid": {"lr": [1, 2]}, "baseline": {"lr": 3}}, 'baseline: no point has {"lr": 3}'),
     ("unknown launcher", {"launcher": {"kind": "sge"}}, 'launcher: kind: "sge" is not local | lab | slurm'),
@@ -153,8 +156,14 @@ class Plans(SweepCase):
         with self.assertRaisesRegex(sweep_plan.PlanError, "neox.yml --print-config"):
             self.read(configs=[str(self.here / "neox.yml")])
 
+    def test_an_entry_of_a_list_wins_over_set(self):
+        plan = self.read(set={**TINY, "warmup": 0.5, "bf16": True}, list=[{"name": "a", "lr_warmup_iters": 0, "precision": "fp32"}, {"name": "b"}])
+        a, b = (p.config for p in plan.points)
+        self.assertEqual((a.get("warmup"), a["lr_warmup_iters"], a["precision"]), (None, 0, "fp32"))
+        self.assertEqual((b["warmup"], "lr_warmup_iters" in b, b["precision"]), (0.5, False, "bf16"))
+
     def test_a_refusal_names_no_file_that_is_gone(self):
-        code, out, err = self.sweep(self.write({"grid": {"precision": ["fp32"]}, "set": {"bf16": {"enabled": True}}}), "--dry-run")
+        code, out, err = self.sweep(self.write({"set": {"precision": "fp32", "bf16": {"enabled": True}}}), "--dry-run")
         self.assertEqual(code, 1, err)
         self.assertRegex(out, r'contradicts "precision" at config\.json:\d+')
 

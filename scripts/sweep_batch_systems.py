@@ -188,6 +188,9 @@ class Slurm(System):
         return {"--job-name": name, "--nodes": size.nodes, "--ntasks-per-node": size.each, "--cpus-per-task": size.threads, "--gpus-per-node": size.gpus or None,
                 "--exclusive": None, "--output": shlex.quote(output), **timed, **given({"--partition": size.queue, "--account": size.account})}
 
+    def output(self, base, array):
+        return super().output(base.replace("%", "%%"), array)
+
     def listed(self, path):
         return ["set -- " + shlex.quote(path)]
 

@@ -39,6 +39,10 @@ class Arrays(SweepCase):
         listed = "".join((self.here / "slurm" / "batch" / f"{sweep_batch.batch_name(sweep, i)}.list").read_text() for i in (0, 1))
         self.assertEqual([line.split("\t")[1] for line in listed.splitlines()], [sweep.path(p.id, "config.json") for p in sweep.points()])
 
+    def test_percent_signs_of_paths_are_no_fields_of_slurm(self):
+        slurm = sweep_batch_systems.Slurm()
+        self.assertEqual([slurm.output("/a 50%j/x", array) for array in (True, False)], ["/a 50%%j/x-%a.out", "/a 50%%j/x"])
+
     def test_what_is_left_may_be_too_few_for_an_array(self):
         with unittest.mock.patch.object(sweep_batch_systems.System, "most", 3):
             sweep, given = self.submitted("pbs", 7)

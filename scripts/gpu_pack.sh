@@ -95,7 +95,7 @@ if [ "$vectors" != none ]; then
 fi
 du -k "$out"/*.tar.xz | awk '{printf "gpu_pack: %s %.1f MiB\n", $2, $1 / 1024}'
 packs=$(du -ck "$out"/*.tar.xz | tail -n 1 | cut -f1)
-tree=$(git ls-files -z --cached --others --exclude-standard | xargs -0 du -ck 2>/dev/null | awk '$2 == "total" {sum += $1} END {print sum + 0}') || true  # du misses what is deleted and still tracked
+tree=$(git ls-files -z --cached --others --exclude-standard | xargs -0 env LC_ALL=C du -ck 2>/dev/null | awk '$2 == "total" {sum += $1} END {print sum + 0}') || true  # du misses what is deleted and still tracked
 echo "gpu_pack: $(((packs + tree + 1023) / 1024)) MiB with the tree, of $limit that travel"
 if [ $((packs + tree)) -gt $((limit * 1024)) ]; then
   echo "error: gpu_pack: packs of $((packs / 1024)) MiB and a tree of $((tree / 1024)) MiB are more than $limit MiB: they do not travel" >&2

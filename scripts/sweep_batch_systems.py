@@ -38,7 +38,11 @@ def ask(*command, stdin=None, allow=()):
 
 
 def me():
-    return pwd.getpwuid(os.geteuid()).pw_name
+    """This user's name; the number where none is known, as in containers."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 class Size:

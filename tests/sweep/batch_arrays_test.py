@@ -43,6 +43,10 @@ class Arrays(SweepCase):
         slurm = sweep_batch_systems.Slurm()
         self.assertEqual([slurm.output("/a 50%j/x", array) for array in (True, False)], ["/a 50%%j/x-%a.out", "/a 50%%j/x"])
 
+    def test_a_user_without_a_name_is_a_number(self):
+        with unittest.mock.patch.object(sweep_batch_systems.os, "geteuid", lambda: 4123456789):
+            self.assertEqual(sweep_batch_systems.me(), "4123456789")
+
     def test_what_is_left_may_be_too_few_for_an_array(self):
         with unittest.mock.patch.object(sweep_batch_systems.System, "most", 3):
             sweep, given = self.submitted("pbs", 7)

@@ -110,7 +110,7 @@ class Runner:
         self.signals = 0
         self.signal_name = ""
         # The name belongs to the folder, so that the next runner finds what a killed one has left.
-        self.lab = measured.Emulated("sweep-" + hashlib.sha256(sweep.dir.encode()).hexdigest()[:10])
+        self.lab = measured.Emulated("sweep-" + hashlib.sha256(os.path.realpath(sweep.dir).encode()).hexdigest()[:10])
 
     # ---- the whole
 

@@ -23,6 +23,7 @@ install(DIRECTORY scripts/slurm scripts/lsf scripts/pbs scripts/flux DESTINATION
 install(FILES data/text/tiny.txt DESTINATION ${share}/data/text)
 install(FILES ${CMAKE_BINARY_DIR}/data/tiny_text_document.bin ${CMAKE_BINARY_DIR}/data/tiny_text_document.idx DESTINATION ${share}/build/data)
 file(RELATIVE_PATH programs_from_share ${CMAKE_INSTALL_FULL_DATADIR}/thinwire/build ${CMAKE_INSTALL_FULL_LIBEXECDIR}/thinwire)
+file(REMOVE_RECURSE ${CMAKE_BINARY_DIR}/program_links)  # of programs that another configuration had
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/program_links)
 foreach(program ${programs})
   file(CREATE_LINK ${programs_from_share}/${program} ${CMAKE_BINARY_DIR}/program_links/${program} SYMBOLIC)

@@ -121,6 +121,12 @@ class Keys:
         return out
 
 
+def twice(keys, value):
+    """The keys that an object gives more than once, other names of theirs counted; null is not given. `train` refuses them."""
+    names = [key for key, item in keys.flatten(value) if item is not None]
+    return sorted({name for name in names if names.count(name) > 1})
+
+
 def section_value(name, value):
     """The key that a plain value for a section means."""
     if isinstance(value, bool) and name in ("fp16", "bf16"):
@@ -228,6 +234,8 @@ def merged(keys, sources):
     out, by, flat = {}, {}, []
     for source in sources:
         later = keys.flatten(source) if isinstance(source, dict) else list(source)
+        given = {key for key, value in later if value is not None}
+        later = [(key, value) for key, value in later if value is not None or key not in given]  # null beside another name is not given
         # A word that is false (of the partition size: 1) or null takes back what earlier sources said by it.
         gone = {key for key, value in later if (key in WORDS or key == PARTITION) and (not value or value == 1 and value is not True)}
         flat = [[item for item in earlier if item[0] not in gone] for earlier in flat] + [later]

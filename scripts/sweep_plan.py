@@ -162,6 +162,8 @@ class Expansion:
                 config = sweep_config.as_configuration(sweep_json.read(path, name), path)
                 if "save" in config:
                     self.bad(config.at["save"], "save: all points would share this directory of checkpoints; take it out")
+                for key in sweep_config.twice(self.keys, config):
+                    self.bad("", f'configs: {name}: "{key}" is given twice (its other names count)')
                 found.append(config)
             except sweep_json.TextError as e:
                 yaml = name.endswith((".yml", ".yaml"))
@@ -262,6 +264,8 @@ class Expansion:
                 if self.check_key(self.at(entry, key), key, True):
                     self.check_value(entry, key, value)
                     row[key] = value
+            for key in sweep_config.twice(self.keys, {k: v for k, v in row.items() if not k.startswith("@")}):
+                self.bad(self.at(entry, "name"), f'list: "{entry["name"]}" gives "{key}" twice (its other names count)')
             rows.append({"name": entry["name"], "keys": row})
         if not entries:
             self.bad(self.at(self.value, "list"), "list: is empty")
@@ -310,6 +314,8 @@ def expand(ex, base, axes, launcher):
     for key in fixed:
         if ex.check_key(ex.at(fixed, key), key, False):
             ex.check_value(fixed, key, fixed[key])
+    for key in sweep_config.twice(ex.keys, fixed):
+        ex.bad(ex.at(ex.value, "set"), f'set: "{key}" is given twice (its other names count)')
     owner = {}  # which axis says a key
     for i, (_, rows) in enumerate(axes):
         for key in {k for row in rows for k in flat_row(ex.keys, row)}:

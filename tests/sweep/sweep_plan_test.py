@@ -60,6 +60,8 @@ BAD_PLANS = [
     ("two words for one key", {"grid": {"precision": ["fp32", "bf16"]}, "zip": {"bf16": [True, False]}}, '"precision" is said by two axes: precision and bf16'),
     ("cut off in a list", '{"name": "a", "configs": ["x"', "plan.json:1:26: this has no closing ]"),
     ("set and grid", {"set": {"lr": 1}, "grid": {"lr": [1, 2]}}, 'set: "optimizer.params.lr" is varied by an axis, too'),
+    ("twice in set by two names", {"set": {"lr": 1e-3, "optimizer": {"params": {"lr": 2e-3}}}}, 'set: "optimizer.params.lr" is given twice'),
+    ("twice in an entry by two names", {"list": [{"name": "a", "train_iters": 1, "train-iters": 2}]}, 'list: "a" gives "train_iters" twice'),
     ("set and grid in other words", {"set": {"warmup": 0.5}, "grid": {"lr_warmup_iters": [0, 2]}}, 'set: "warmup" is varied by an axis, too'),
     ("set and grid, a word of Megatron's", {"set": {"swiglu": True}, "grid": {"activation": ["gelu", "swiglu"]}}, 'set: "swiglu" is varied by an axis, too'),
     ("two ways to say one thing on two axes", {"grid": {"train_iters": [1, 2], "train_samples": [8, 16]}}, "is said by two axes: train_iters and train_samples"),
@@ -152,6 +154,9 @@ class Plans(SweepCase):
         for path, name in (("configs/compression/zeropp.json", "zeropp"), ("zeropp.json", "zeropp"), (str(shipped), "zeropp"), (str(own), str(own))):
             config = self.read(configs=[*GOOD["configs"], path]).points[0].config
             self.assertEqual((config["compression.preset"], "rules" in config, "preset" in config), (name, False, False))
+        (self.here / "two.json").write_text('{"micro_batch_size": 1, "train_micro_batch_size_per_gpu": 2}')
+        with self.assertRaisesRegex(sweep_plan.PlanError, 'two.json: "train_micro_batch_size_per_gpu" is given twice'):
+            self.read(configs=[*GOOD["configs"], str(self.here / "two.json")])
         (self.here / "neox.yml").write_text("num-layers: 2\n")
         with self.assertRaisesRegex(sweep_plan.PlanError, "neox.yml --print-config"):
             self.read(configs=[str(self.here / "neox.yml")])
@@ -297,6 +302,7 @@ MERGES = [
     ([{"norm_epsilon": 1e-4}], {"layernorm_epsilon": 1e-6}),
     ([{"layernorm_epsilon": 1e-6}], {"norm_epsilon": 1e-4}),
     ([{"adam_beta1": 0.8}], {"adam_beta2": 0.9}),
+    ([{"lr": 5e-4, "optimizer": {"params": {"lr": None}}}], {}),
     ([{"optimizer": {"params": {"betas": 0.9}}}], {"adam_beta1": 0.8}),  # refused
     ([{"lr_warmup_iters": 2}], {"warmup": 0.5}),
     ([{"warmup": 0.25}], {"lr_warmup_iters": 1}),

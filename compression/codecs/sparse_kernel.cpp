@@ -125,7 +125,7 @@ int64_t gather_keys(const float* x, int64_t n, uint32_t low, uint32_t high, uint
 }
 
 TW_INLINE int64_t count_at_least(const uint32_t* keys, int64_t n, uint32_t key) {
-  const VecI limit = splat_i((int32_t)key - 1);
+  const VecI limit = splat_i((int32_t)(key - 1u));
   int64_t count = 0, i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
     count += __builtin_popcount(above(load_keys(keys + i), limit));

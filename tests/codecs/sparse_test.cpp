@@ -126,6 +126,20 @@ TEST(FindThreshold, takes_what_a_full_sort_takes) {
   }
 }
 
+// The largest key there is: nothing is above it. (A GPU's own NaN has all bits of it.)
+TEST(FindThreshold, NaNsOfAllOnesAreTies) {
+  for (int64_t n : {1, 7, 100, 20000}) {
+    std::vector<float> x(static_cast<size_t>(n));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::bit_cast<float>(i % 2 == 0 ? 0x7fffffffu : 0xffffffffu);
+    for (int64_t k : {int64_t{1}, n}) {
+      const Threshold t = find_threshold(x.data(), n, k, 1);
+      EXPECT_EQ(t.key, 0x7fffffffu) << n << " elements, k " << k;
+      EXPECT_EQ(t.max_key, 0x7fffffffu) << n << " elements, k " << k;
+      EXPECT_EQ(t.ties, k) << n << " elements";
+    }
+  }
+}
+
 TEST(TopK, keeps_exactly_the_k_largest_and_nothing_else) {
   for (int64_t n : {1, 9, 255, 4096, 16384, 40000, 100003})
     for (int kind = 0; kind <= 7; ++kind) {

@@ -219,8 +219,8 @@ void dither16(const float* x, uint32_t key0, uint32_t key1, uint64_t first, uint
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t v = __builtin_bit_cast(uint32_t, x[at + i]);
       const uint32_t rounded = v + bits[i];
-      // Never out of the finite numbers, and nothing to round where it is none.
-      const bool grows = (rounded & 0x7f800000u) == 0x7f800000u;
+      // Never out of the finite numbers, and nothing to round where it is none (a NaN of all ones would end as 0).
+      const bool grows = (rounded & 0x7f800000u) == 0x7f800000u || (v & 0x7fffffffu) > 0x7f800000u;
       out[at + i] = (uint16_t)((grows ? v : rounded) >> 16);
     }
   }

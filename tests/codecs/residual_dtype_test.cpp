@@ -108,6 +108,19 @@ TEST(ResidualDtype, CostsWhatIsPriced) {
   EXPECT_EQ(bytes(ResidualDtype::kInt8), 2 * (n + 4 * 4));
 }
 
+// What is no number stays none, whatever is drawn, and the largest number stays one.
+TEST(ResidualDtype, HalvesOfWhatIsNoNumber) {
+  constexpr uint32_t kBits[] = {0x7fffffffu, 0xffffffffu, 0x7fc00000u, 0x7f800001u, 0x7f800000u, 0xff800000u};
+  std::vector<float> x(600);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::bit_cast<float>(kBits[i % std::size(kBits)]);
+  std::vector<uint16_t> out(x.size());
+  TW_PICK_KERNELS(tile_kernels).dither16(x.data(), 3, 5, 0, out.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(out[i], kBits[i % std::size(kBits)] >> 16) << i;
+  std::ranges::fill(x, -std::numeric_limits<float>::max());
+  TW_PICK_KERNELS(tile_kernels).dither16(x.data(), 3, 5, 0, out.data(), static_cast<int64_t>(x.size()));
+  for (const uint16_t half : out) EXPECT_EQ(half, 0xff7f);
+}
+
 // A codec that takes messages whole, as pipeline gradients in low rank.
 TEST(ResidualDtype, AroundLowRank) {
   const CodecSpec spec = codec_spec("low_rank", {{"rank", 2}});

@@ -277,8 +277,8 @@ TEST(GoodConfig, WhatTheOptimizerDoesNotReadIsNoted) {
 
 TEST(GoodConfig, AFinalDecayThatTheStyleDoesNotReadIsNoted) {
   const auto noted = [](const std::string& style) {
-    const ResolvedConfig r = load_config_text(
-        {{"a.json", with("\"lr_wsd_decay_iters\": 3, \"lr_decay_style\": \"" + style + "\"")}}, {});
+    const ResolvedConfig r =
+        load_config_text({{"a.json", with("\"lr_wsd_decay_iters\": 3, \"lr_decay_style\": \"" + style + "\"")}}, {});
     return std::ranges::any_of(r.notes, [](const ConfigNote& n) { return n.key == "lr_wsd_decay_iters"; });
   };
   EXPECT_TRUE(noted("cosine"));

@@ -217,17 +217,20 @@ class CodedResume(RunCase):
                 (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
 
     def test_states_of_other_nodes_are_not_taken(self):
-        # As many ranks and states as large: on nodes of four instead of two a rank codes other elements of the sum.
-        keys = {**MODEL, "train_batch_size": 8, "compression": {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 4, "residual": "error_feedback", "algorithm": "two_level"}}}
-        base = self.config("base", **keys, ranks_per_node=2)
-        self.train(base, ranks=8, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
-        for name, ranks in (("same", 2), ("other", 4)):
-            with self.subTest(name):
-                config = self.config(name, **keys, ranks_per_node=ranks)
-                shutil.copytree(self.run_dir(base), self.run_dir(config))
-                done = self.train(config, ranks=8, expect=0)
-                self.assertIn("resumed", done.out + done.err)
-                (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
+        # As many ranks and states as large: on nodes of four instead of two a rank codes other elements of the sum. The embedding's sum is one of both
+        # stages' ranks, which lie on two nodes or on one, where each stage's lie on one anyway.
+        rule = {"codec": "block_int", "bits": 4, "residual": "error_feedback", "algorithm": "two_level"}
+        for site, layout, ranks in (("dp.gradient", {}, 8), ("embedding", PIPE, 4)):
+            keys = {**MODEL, **layout, "compression": {"adapt": False, site: rule}}
+            base = self.config(f"{site}_base", **keys, ranks_per_node=2)
+            self.train(base, ranks=ranks, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
+            for name, of_node in (("same", 2), ("other", 4)):
+                with self.subTest(site=site, name=name):
+                    config = self.config(f"{site}_{name}", **keys, ranks_per_node=of_node)
+                    shutil.copytree(self.run_dir(base), self.run_dir(config))
+                    done = self.train(config, ranks=ranks, expect=0)
+                    self.assertIn("resumed", done.out + done.err)
+                    (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
 
     def test_parts_of_pipeline_messages(self):
         # Residuals are as large as the parts: they go on bit for bit, and start anew where the same ranks send whole messages from now on.

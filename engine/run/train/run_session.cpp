@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -173,14 +174,27 @@ nlohmann::json cut_of(const Replica& replica, const ResolvedConfig& config) {
   }
   nlohmann::json cut = {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
   if (replica.layout().sends_parts) cut["pipeline_parts"] = replica.layout().mesh.tensor;
-  // Under two levels it is the grid of nodes that says which elements a rank codes.
-  const RankLayout first = layout_of(replica.config(), 0, replica.layout().nodes);
-  std::vector<int> data_nodes;
-  for (const int rank : data_ranks(first.mesh, first.at)) data_nodes.push_back(first.nodes[static_cast<size_t>(rank)]);
-  const NodeGrid grid = node_grid(data_nodes, first.mesh.data);
-  for (const Site site : {Site::kDpGradient, Site::kZeroParameter, Site::kEmbedding})
-    for (const SiteRule& rule : replica.config().compression.at(site))
-      if (grid.two_level() && rule.algorithm == RuleAlgorithm::kTwoLevel) cut["ranks_of_node"] = grid.local;
+  // Of a sum in two levels a rank codes other elements on another grid of nodes; of an all-gather its own on any.
+  const MeshShape& mesh = replica.layout().mesh;
+  const auto ranks_of_node = [&](std::initializer_list<int> stages) {
+    std::vector<int> nodes;
+    for (const int stage : stages)
+      for (const int rank : data_ranks(mesh, {stage, 0, 0}))
+        nodes.push_back(replica.layout().nodes[static_cast<size_t>(rank)]);
+    const NodeGrid grid = node_grid(nodes, static_cast<int>(nodes.size()));
+    return grid.two_level() ? grid.local : 0;
+  };
+  const auto in_two_levels = [&](Site site) {
+    return std::ranges::any_of(replica.config().compression.at(site),
+                               [](const SiteRule& rule) { return rule.algorithm == RuleAlgorithm::kTwoLevel; });
+  };
+  if (const int local = ranks_of_node({0}); local > 0 && in_two_levels(Site::kDpGradient)) cut["ranks_of_node"] = local;
+  // An embedding that two stages share is summed in a group of both, or of each and then in pairs (two_step).
+  const int last = mesh.pipeline - 1;
+  if (last > 0 && replica.config().model.tied_head && in_two_levels(Site::kEmbedding)) {
+    const std::vector<int> local = {ranks_of_node({0}), ranks_of_node({last}), ranks_of_node({0, last})};
+    if (local != std::vector<int>{0, 0, 0}) cut["embedding_ranks_of_node"] = local;
+  }
   return cut;
 }
 

@@ -122,8 +122,9 @@ class Keys:
 
 
 def twice(keys, value):
-    """The keys that an object gives more than once, other names of theirs counted; null is not given. `train` refuses them."""
-    names = [key for key, item in keys.flatten(value) if item is not None]
+    """The keys that an object gives more than once, other names of theirs counted; null is not given, and fields of the launcher ("@ranks") are no keys.
+    `train` refuses them."""
+    names = [key for key, item in keys.flatten(value) if item is not None and not key.startswith("@")]
     return sorted({name for name in names if names.count(name) > 1})
 
 

@@ -235,6 +235,8 @@ class Expansion:
                     self.bad(self.at(self.value, "zip"), f"zip: entry {i + 1} equals an earlier one: {json.dumps(row)}")
                 for key, value in row.items():
                     self.check_value(walk, key, value)
+            for key in sorted({key for row in rows for key in sweep_config.twice(self.keys, row)}):
+                self.bad(self.at(self.value, "zip"), f'zip: "{key}" is given twice (its other names count)')
             axes.append((good, rows))
         self.read_list(axes)
         seeds = self.typed("seeds", list, "a list of whole numbers")
@@ -264,7 +266,7 @@ class Expansion:
                 if self.check_key(self.at(entry, key), key, True):
                     self.check_value(entry, key, value)
                     row[key] = value
-            for key in sweep_config.twice(self.keys, {k: v for k, v in row.items() if not k.startswith("@")}):
+            for key in sweep_config.twice(self.keys, row):
                 self.bad(self.at(entry, "name"), f'list: "{entry["name"]}" gives "{key}" twice (its other names count)')
             rows.append({"name": entry["name"], "keys": row})
         if not entries:

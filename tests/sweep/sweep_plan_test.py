@@ -61,6 +61,7 @@ BAD_PLANS = [
     ("cut off in a list", '{"name": "a", "configs": ["x"', "plan.json:1:26: this has no closing ]"),
     ("set and grid", {"set": {"lr": 1}, "grid": {"lr": [1, 2]}}, 'set: "optimizer.params.lr" is varied by an axis, too'),
     ("twice in set by two names", {"set": {"lr": 1e-3, "optimizer": {"params": {"lr": 2e-3}}}}, 'set: "optimizer.params.lr" is given twice'),
+    ("twice in a zip by two names", {"zip": {"lr": [1e-3, 2e-3], "optimizer.params.lr": [3e-3, 4e-3]}}, 'zip: "optimizer.params.lr" is given twice'),
     ("twice in an entry by two names", {"list": [{"name": "a", "train_iters": 1, "train-iters": 2}]}, 'list: "a" gives "train_iters" twice'),
     ("set and grid in other words", {"set": {"warmup": 0.5}, "grid": {"lr_warmup_iters": [0, 2]}}, 'set: "warmup" is varied by an axis, too'),
     ("set and grid, a word of Megatron's", {"set": {"swiglu": True}, "grid": {"activation": ["gelu", "swiglu"]}}, 'set: "swiglu" is varied by an axis, too'),

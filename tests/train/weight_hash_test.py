@@ -30,9 +30,10 @@ TIMED = {
                             {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 4, "min_bytes": 0, "residual": "error_feedback", "residual_dtype": "bf16"}}}),
     "uneven_weights": (6, {"model_parallel_size": 3, "num_attention_heads": 6, "hidden_size": 96, "ffn_hidden_size": 257, "zero_optimization": {"stage": 1},
                            "compression": {"adapt": False, "zero.parameter": CHANCE}}),
-    # Of units on either side of a threshold all tensor ranks would take the same algorithm.
-    "uneven_levels": (12, {"model_parallel_size": 3, "num_attention_heads": 6, "hidden_size": 96, "no_weight_tying": True, "vocab_size": 256,
-                           "ranks_per_node": 6}),
+    # Of the head's 128 and 129 rows the units alone would be 48 and 64 KiB: below and at the size from which uncoded sums go in two levels, in another
+    # order. The norm beside it is one tensor on both tensor ranks.
+    "uneven_levels": (8, {"model_parallel_size": 2, "hidden_size": 64, "no_weight_tying": True, "make_vocab_size_divisible_by": 1, "vocab_size": 257,
+                          "ranks_per_node": 4}),
     "chance": (2, {"num_layers": 6, "zero_optimization": {"stage": 1}, "compression": {"adapt": False, "zero.parameter": CHANCE}}),
     "held": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "num_layers": 4, "hold": "step"}),
     "one_sender": (3, {"pipe_parallel_size": 3, "train_batch_size": 6,

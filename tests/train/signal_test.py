@@ -2,6 +2,7 @@
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from run_support import RunCase, checkpoints_in, facts, main
 
@@ -43,18 +44,22 @@ class Signals(RunCase):
             ("after the rename", signal.SIGUSR1, "delay at save.after_rename", [{"at": "save.after_rename", "step": 4, "do": HOLD}, PACE], range(4, 9)),
             ("step of an evaluation", signal.SIGTERM, "delay at step.end, step 5", [{"at": "step.end", "step": 5, "do": HOLD}], [5]),
         ]
-        for i, (name, number, line, faults, steps) in enumerate(moments):
-            with self.subTest(name):
-                config = self.config(f"moment{i}", **COMMON)
-                life = self.start(config, faults=faults)
-                self.assertTrue(life.wait_for(line), name)
-                life.send(number)
-                done = life.finish()
-                step = self.assert_preempted(done, config, signal.Signals(number).name)
-                self.assertIn(step, steps)
-                if name == "step of an evaluation":  # it waits for the next start; other signals may come in the middle of one
-                    self.assertNotIn("eval at step 5", done.out + done.err)
-                self.finish_and_compare(alone, config)
+
+        def judge(moment):
+            name, number, line, faults, steps = moment
+            config = self.config(name.replace(" ", "_"), **COMMON)
+            life = self.start(config, faults=faults)
+            self.assertTrue(life.wait_for(line), name)
+            life.send(number)
+            done = life.finish()
+            step = self.assert_preempted(done, config, signal.Signals(number).name)
+            self.assertIn(step, steps, name)
+            if name == "step of an evaluation":  # it waits for the next start; other signals may come in the middle of one
+                self.assertNotIn("eval at step 5", done.out + done.err)
+            self.finish_and_compare(alone, config)
+
+        with ThreadPoolExecutor(3) as pool:  # most of it is waiting
+            list(pool.map(judge, moments))
 
     def test_a_long_evaluation_is_left_for_the_next_start(self):
         keys = {"train_iters": 6, "save_interval": 4, "eval_interval": 3, "eval_iters": 150, "hidden_dropout": 0.1}

@@ -12,8 +12,8 @@ int64_t live_bytes_of_the_process();  // allocated and not yet freed
 // Off while a library is at work whose own allocations are none of ours.
 void count_allocations_of_this_thread(bool on);
 
-// Of counts at the borders of windows: the growth of the middle one. A list that grows once, where more pieces than
-// ever met because a thread stood still, is no steady state.
+// The median growth from one count to the next. Where a thread stands still more messages meet than before, and a list
+// may grow, once: that is in one or two of five windows. What every operation allocates is in all of them.
 inline int64_t middle_growth(const std::vector<int64_t>& counts) {
   std::vector<int64_t> growth;
   for (size_t i = 1; i < counts.size(); ++i) growth.push_back(counts[i] - counts[i - 1]);

@@ -415,7 +415,7 @@ TEST(CodedCollectives, AllocateNothingInTheSteadyState) {
       round();
     }
   });
-  // How many pieces meet in a mailbox depends on timing, so a list may still grow once or twice.
+  // One: how many pieces meet in a mailbox depends on timing.
   EXPECT_LE(middle_growth(counts), 1) << "allocations in 100 operations of four ranks";
 }
 

@@ -66,7 +66,7 @@ TEST(Progress, SteadyStateAllocatesNothing) {
       all_verbs();
     }
   });
-  // How many operations meet in a mailbox at once depends on timing, so a list may still grow once or twice.
+  // One: how many operations meet in a mailbox at once depends on timing.
   EXPECT_LE(middle_growth(counts), 1) << "allocations in 600 rounds of nine verbs";
 }
 

@@ -93,7 +93,7 @@ void vote(SteppedWorld& world) {
   }
 }
 
-// What it computes, not how long it takes: others compute, too.
+// CPU time of this process: what else runs here does not count.
 double cpu_seconds() {
   return static_cast<double>(std::clock()) / static_cast<double>(CLOCKS_PER_SEC);
 }

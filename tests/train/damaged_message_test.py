@@ -33,7 +33,7 @@ class DamagedMessages(RunCase):
             config, whole = self.start_run(layout, f"whole_{checksum}_{n}", checksum, THINWIRE_MPI_COUNT=str(self.here / f"posts{n}"))
             self.expect(whole, 0)
             counts.append([int((self.here / f"posts{n}.{rank}").read_text().split()[1]) for rank in range(ranks)])
-        # Of ranks that wait for a save that takes long each hears that it gets on, in messages which other runs do without.
+        # Ranks that wait for a slow save tell each other that it gets on: a run whose saves are fast sends fewer messages, and a later place is not reached.
         sends = [min(of_rank) for of_rank in zip(*counts)]
         chance = random.Random(f"{layout} {checksum}")
         chosen = [chance.randrange(ranks) for _ in range(flips)]

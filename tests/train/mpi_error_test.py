@@ -45,7 +45,7 @@ class MpiErrors(RunCase):
             _, whole = self.start_run(f"whole{n}", THINWIRE_MPI_COUNT=str(self.here / f"posts{n}"))
             self.expect(whole, 0)
             counts.append([int((self.here / f"posts{n}.{rank}").read_text().split()[0]) for rank in range(RANKS)])
-        # Of ranks that wait for a save that takes long each hears that it gets on, in messages which other runs do without.
+        # Ranks that wait for a slow save tell each other that it gets on: a run whose saves are fast sends fewer messages, and a later place is not reached.
         posts = [min(of_rank) for of_rank in zip(*counts)]
         chance = random.Random(24)
         places = [(chance.randrange(RANKS), call, posts) for call, posts in (("dup", 0), ("allgather", 0), ("post", 1), ("barrier", 10**6))]

@@ -8,8 +8,10 @@
 #include "engine/base/core/model_units.h"
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/link_traffic.h"
+#include "model/model_shard.h"
 #include "model/params.h"
 #include "parallel/rules/link_slack.h"
+#include "parallel/zero/flat_layout.h"
 
 namespace thinwire {
 namespace {
@@ -130,6 +132,12 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
   const std::vector<LinkMessage> traffic =
       link_traffic(config, layout.at.pipeline, plans, times, costs, units.front().at);
 
+  // All tensor ranks choose alike, by what the first one has: where widths do not divide, others have larger matrices.
+  ModelShard first = layout.shard;
+  first.tensor_rank = 0;
+  const ParamList params = list_local_parameters(first);
+  const FlatLayout flat = make_flat_layout(params);
+
   std::vector<GradientBits> bits;
   std::vector<QueuedMessage> queue;
   std::vector<size_t> places;                // of each gradient in the queue
@@ -142,7 +150,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
   };
   for (const ReadyUnit& ready : units) {
     queue_others(ready.at);
-    const Unit& unit = store.layout().units[static_cast<size_t>(ready.unit)];
+    const Unit& unit = flat.units[static_cast<size_t>(ready.unit)];
     GradientBits each;
     each.unit = ready.unit;
     each.ready_ms = ready.at * pass_ms;
@@ -153,10 +161,10 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
     // Choice k is without the first k rules for critical gradients.
     for (std::vector<UnitRule> left = each.rules;;) {
       double bytes = 0.0, one_way = 0.0;
-      for (const RuleRange& range : rule_ranges(left, unit, store.params())) {
+      for (const RuleRange& range : rule_ranges(left, unit, params)) {
         const SiteCompression* const compression =
             range.rule < 0 ? nullptr : coders[static_cast<size_t>(range.rule)].get();
-        bytes += sent_bytes(compression, range.range.count, matrices_in(range.range, unit, store.params()), goes_back,
+        bytes += sent_bytes(compression, range.range.count, matrices_in(range.range, unit, params), goes_back,
                             &one_way);
       }
       message.ms.push_back(share * bytes * ms_per_byte);

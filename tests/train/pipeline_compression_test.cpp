@@ -89,7 +89,7 @@ TEST(PipelineCompression, AMessageHasTheMostBitsThatItsSlackHides) {
 }
 
 // Gradients of 3 lengths: at 4 bits those that nothing hides, at 8 what 4 bits leave room for, the rest in bf16.
-ResolvedConfig gradients(int stages, int layers, double gbps, std::vector<std::string> more = {}) {
+ResolvedConfig gradients(int stages, int layers, double gbps, std::vector<std::string> more = {}, int tensor = 1) {
   const std::string text =
       R"({"hidden_size": 128, "num_attention_heads": 4, "seq_length": 32, "tokenizer": "byte", "vocab_size": 256,
           "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, "train_iters": 4, "lr": 1e-3,
@@ -99,8 +99,9 @@ ResolvedConfig gradients(int stages, int layers, double gbps, std::vector<std::s
             {"site": "dp.gradient", "select": {"micro_batches": "critical"}, "codec": "block_int", "bits": 8},
             {"site": "dp.gradient", "codec": "cast"}]}})";
   for (const std::string& each :
-       {"pipe_parallel_size=" + std::to_string(stages), "global_num_gpus=" + std::to_string(2 * stages),
-        "num_layers=" + std::to_string(layers), "link_gbps=" + std::to_string(gbps)})
+       {"pipe_parallel_size=" + std::to_string(stages), "model_parallel_size=" + std::to_string(tensor),
+        "global_num_gpus=" + std::to_string(2 * stages * tensor), "num_layers=" + std::to_string(layers),
+        "link_gbps=" + std::to_string(gbps)})
     more.push_back(each);
   return load_config_text({{"gradients.json", text}}, more, {.dry_run = true});
 }
@@ -256,6 +257,23 @@ TEST(GradientBits, AreWhatIsSentOnEveryRank) {
   const std::string text = dry_run_text(run);
   EXPECT_NE(text.find("slack: dp.gradient, stage 0: "), std::string::npos) << text;
   EXPECT_NE(text.find("slack: dp.gradient, stage 1: "), std::string::npos) << text;
+}
+
+// Of a width that does not divide the last tensor rank has a row more, and with it longer messages of low_rank.
+TEST(GradientBits, AreTheSameOnTensorRanksOfUnequalWidths) {
+  const std::string rules = R"(compression.rules=[{"site": "dp.gradient", "select": {"micro_batches": "critical"},
+                               "codec": "low_rank", "rank": 4}, {"site": "dp.gradient", "codec": "cast"}])";
+  const RunConfig run = gradients(1, 4, 0.5, {rules, "ffn_hidden_size=301"}, 2).run;
+  const std::vector<GradientBits> first = bits_of(run, 0);
+  const StepRehearsal rehearsal(run, layout_of(run, 1));
+  const std::vector<GradientBits> other = gradient_bits(run, rehearsal.replica().layout(), rehearsal.replica().store());
+  ASSERT_FALSE(first.empty());
+  ASSERT_EQ(other.size(), first.size());
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(other[i].unit, first[i].unit);
+    EXPECT_EQ(other[i].bits, first[i].bits) << first[i].unit;
+    EXPECT_EQ(other[i].slack_ms, first[i].slack_ms) << first[i].unit;
+  }
 }
 
 TEST(DryRun, NamesACodecThatSavesNothing) {

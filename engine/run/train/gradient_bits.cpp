@@ -164,8 +164,8 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
       for (const RuleRange& range : rule_ranges(left, unit, params)) {
         const SiteCompression* const compression =
             range.rule < 0 ? nullptr : coders[static_cast<size_t>(range.rule)].get();
-        bytes += sent_bytes(compression, range.range.count, matrices_in(range.range, unit, params), goes_back,
-                            &one_way);
+        bytes +=
+            sent_bytes(compression, range.range.count, matrices_in(range.range, unit, params), goes_back, &one_way);
       }
       message.ms.push_back(share * bytes * ms_per_byte);
       lengths.back().push_back(8.0 * one_way / static_cast<double>(unit.count));

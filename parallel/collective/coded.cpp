@@ -11,8 +11,7 @@
 
 namespace thinwire {
 
-// --- routes: who sends which slice to whom, and what becomes of it there
-// ----------------------------------------------
+// --- routes: who sends which slice to whom, and what becomes of it there --------------------------------------------
 namespace {
 
 // The slices of all others leave for their owners; returns the stop at which mine is added up.

@@ -88,6 +88,9 @@ def page(found):
         chose = ", ".join(f"{site} {SENT.match(line)[1]}" for site, line in r["settled"].items())
         rows.append([r["layout"], RATES[r["rate"]], f"{ms:.0f}", f"{WORDS[best]} {best_ms:.0f}", others, f"{middle:.3f} ({low:.3f}–{high:.3f})", f"{bound:.2f}", said[-1], chose])
     turns = sorted({len(r["step_ms"][ADAPT]) for r in cells})
+    by_machine = {m: [f"{r['layout']} {RATES[r['rate']]}" for r in cells if r["machine"] == m] for m in sorted({r["machine"] for r in cells})}
+    most = max(by_machine.values(), key=len)
+    machines = "; ".join(m + ("" if names is most else f" ({', '.join(names)})") for m, names in by_machine.items())
     return f"""# `compression.adapt` beside every fixed way
 
 {measured.table(["pp x dp x tp", "link", "adapt, ms", "best fixed way, ms", "others, ms", "adapt / best", "at most", "verdict", "how adapt sends"], rows)}
@@ -98,7 +101,7 @@ def page(found):
 - *how adapt sends*: `coded` as the preset says, `light` by codecs that cost the core less, `bf16`, `plain`.
 - 10.8 M parameters, micro batch 1 of 256 tokens (4 and 8 of them with 2 and 4 stages), fp32 compute, ZeRO-1 between replicas, `thinwire` with gradients at 3.1 bits, the mean of its ramp.
 
-{", ".join(sorted({r["machine"] for r in cells}))}; {min(r["date"] for r in cells)} to {max(r["date"] for r in cells)}. Cells with commands: `compression_adapt_cells.jsonl`. Again:
+{machines}; {min(r["date"] for r in cells)} to {max(r["date"] for r in cells)}. Cells with commands: `compression_adapt_cells.jsonl`. Again:
 
     scripts/compression_tables.py adapt --out DIR       # needs root; two hours
     scripts/compression_tables.py page --out DIR

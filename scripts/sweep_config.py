@@ -194,7 +194,7 @@ def lay_over(base, later, by):
             continue
         if key == "no_position_embedding" and not learned({**base, **later, **given}.get("pos_emb")):
             meant = {}
-        if key == "ds_sequence_parallel_fpdt" and ("sequence_chunk_size" in base or "sequence_chunk_size" in later):
+        if key == "ds_sequence_parallel_fpdt" and {**base, **later}.get("sequence_chunk_size") is not None:
             meant = {}
         if key == "no_bias_gelu_fusion":
             fusion = said.get("bias_gelu_fusion") or ("bias_gelu_fusion" not in later and by.get("bias_gelu_fusion"))
@@ -215,7 +215,7 @@ def lay_over(base, later, by):
         if side and ("data_path" not in side or "data_path" in given):  # split alone withdraws nothing
             for name in (name for other in sides if other != side for name in other):
                 base.pop(name, None)
-    betas = given.get(BETAS) or base.get(BETAS) or [0.9, 0.999]
+    betas = later.get(BETAS, base.get(BETAS)) or [0.9, 0.999]
     for i, name in enumerate(("adam_beta1", "adam_beta2")):
         if name in given and isinstance(betas, list) and len(betas) == 2:  # else `train` says what is wrong with them
             betas = given[BETAS] = [given.pop(name) if j == i else b for j, b in enumerate(betas)]

@@ -438,6 +438,8 @@ TEST(GoodConfig, MergingAndOverrides) {
   EXPECT_EQ(load("\"checkpoint_activations\": true", {"recompute_granularity=selective"}).model.recompute,
             Recompute::kSelective);
   EXPECT_EQ(load("\"intermediate_size\": 100", {"expansion_factor=2"}).model.ffn, 128);
+  const std::string twice = "\"optimizer\": {\"params\": {\"betas\": [0.8, 0.9]}}, \"adam_beta1\": 0.8";
+  EXPECT_EQ(load(twice).optim.beta2, 0.9) << "the same number in two words is no contradiction";
   EXPECT_EQ(load("\"lr_warmup_iters\": 5", {"warmup=0.1"}).optim.warmup_iters, 1);
   const OptimConfig steps =
       load("\"lr_warmup_samples\": 16, \"lr_decay_samples\": 40", {"warmup=0.4", "lr_decay_iters=5"}).optim;

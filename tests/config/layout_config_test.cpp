@@ -78,6 +78,11 @@ TEST(LayoutConfig, ChunksOfTokens) {
   EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true, \"ds_sequence_parallel_fpdt_chunk_size\": 16").sequence_chunk,
             16);
   EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true").sequence_chunk, 65536);
+  const std::string nulled = "\"ds_sequence_parallel_fpdt\": true, \"sequence_chunk_size\": null";
+  EXPECT_EQ(model(nulled).sequence_chunk, 65536);
+  const std::vector<ConfigSource> both = {{"a.json", with("\"sequence_chunk_size\": 16")},
+                                          {"b.json", "{" + nulled + "}"}};
+  EXPECT_EQ(load_config_text(both, {}).run.model.sequence_chunk, 65536) << "null takes back what was said before";
   EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": false").sequence_chunk, 0);
   EXPECT_TRUE(noted(resolved("\"ds_sequence_parallel_fpdt_offloading\": true"), "activation_offload", "already"));
   // On a GPU it means what it says.

@@ -303,6 +303,8 @@ MERGES = [
     ([{"norm_epsilon": 1e-4}], {"layernorm_epsilon": 1e-6}),
     ([{"layernorm_epsilon": 1e-6}], {"norm_epsilon": 1e-4}),
     ([{"adam_beta1": 0.8}], {"adam_beta2": 0.9}),
+    ([{"adam_beta1": 0.8}, {"optimizer": {"params": {"betas": None}}, "adam_beta2": 0.9}], {}),
+    ([{"optimizer": {"params": {"betas": [0.8, 0.9]}}, "adam_beta1": 0.8}], {}),
     ([{"lr": 5e-4, "optimizer": {"params": {"lr": None}}}], {}),
     ([{"optimizer": {"params": {"betas": 0.9}}}], {"adam_beta1": 0.8}),  # refused
     ([{"lr_warmup_iters": 2}], {"warmup": 0.5}),
@@ -323,6 +325,8 @@ MERGES = [
     ([{"ds_sequence_parallel_fpdt": True}], {"sequence_chunk_size": 16}),
     ([{"sequence_chunk_size": 16}], {"ds_sequence_parallel_fpdt": True}),
     ([{"ds_sequence_parallel_fpdt": True}], {"ds_sequence_parallel_fpdt": False}),
+    ([{"ds_sequence_parallel_fpdt": True, "sequence_chunk_size": None}], {}),
+    ([{"sequence_chunk_size": 16}, {"ds_sequence_parallel_fpdt": True, "sequence_chunk_size": None}], {}),
     ([{"fp16": {"enabled": True, "type": "bfloat16"}}], {}),
     ([{"fp16": {"enabled": True, "type": "bfloat16"}}], {"precision": "fp32"}),
     ([{"precision": "bf16"}], {"fp16": {"enabled": False, "type": "bfloat16"}}),

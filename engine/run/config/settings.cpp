@@ -419,9 +419,10 @@ void SettingsReader::rewrite_shorthands(Settings& s) {
     else
       s[key] = {value, from.place, from.spelled, {}};
   };
+  // A null here takes back what earlier sources said.
   const auto so_far = [&](const std::string& key) -> const Setting* {
     for (const Settings* from : {&s, &merged_})
-      if (const auto it = from->find(key); it != from->end()) return &it->second;
+      if (const auto it = from->find(key); it != from->end()) return it->second.value.is_null() ? nullptr : &it->second;
     return nullptr;
   };
   if (const auto v = take("use_distributed_optimizer"))
@@ -440,7 +441,7 @@ void SettingsReader::rewrite_shorthands(Settings& s) {
   if (const auto v = take_if_true("no_position_embedding")) {
     // The learned table goes: beside other positions the word says nothing. Each flag is a source of its own.
     const Setting* said = so_far("pos_emb");
-    if (said == nullptr || said->value.is_null() || said->value == "learned") put("pos_emb", "none", *v);
+    if (said == nullptr || said->value == "learned") put("pos_emb", "none", *v);
   }
   if (const auto v = take_if_true("openai_gelu")) put("bias_gelu_fusion", true, *v);
   if (const auto v = take_if_true("no_bias_gelu_fusion")) {
@@ -468,10 +469,9 @@ void SettingsReader::rewrite_shorthands(Settings& s) {
   }
   const auto beta1 = take("adam_beta1"), beta2 = take("adam_beta2");
   if (beta1 || beta2) {
-    const auto merged = merged_.find("optimizer.params.betas");
+    const Setting* said = so_far("optimizer.params.betas");
     nlohmann::json betas = {0.9, 0.999};
-    if (merged != merged_.end() && merged->second.value.is_array() && merged->second.value.size() == 2)
-      betas = merged->second.value;
+    if (said != nullptr && said->value.is_array() && said->value.size() == 2) betas = said->value;
     if (beta1) betas[0] = beta1->value;
     if (beta2) betas[1] = beta2->value;
     put("optimizer.params.betas", betas, beta1 ? *beta1 : *beta2);

@@ -121,7 +121,8 @@ TEST(GoodCompression, GradientsReducedInBf16) {
             rule(load("\"compression\": {\"dp.gradient\": \"cast\"}"), Site::kDpGradient));
   EXPECT_EQ(rule(alone, Site::kDpGradient).codec.text("format"), "bf16");
   EXPECT_EQ(alone.run.compression.rules.size(), 1u);
-  EXPECT_EQ(note_at(alone, "grad_reduce_in_bf16"), "");
+  EXPECT_EQ(note_at(alone, "grad_reduce_in_bf16"), "has no effect: there is one data-parallel rank");
+  EXPECT_EQ(note_at(load(on, {}, {.ranks = 2}), "grad_reduce_in_bf16"), "");
   EXPECT_EQ(rule(load(on + ", \"compression\": {\"dp.gradient\": {\"min_bytes\": 64}}"), Site::kDpGradient).codec,
             codec_spec("cast"));
   EXPECT_TRUE(load("\"grad_reduce_in_bf16\": false").run.compression.rules.empty());

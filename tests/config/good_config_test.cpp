@@ -275,6 +275,50 @@ TEST(GoodConfig, WhatTheOptimizerDoesNotReadIsNoted) {
   EXPECT_EQ(noted("sgd", "\"betas\": [0.9, 0.999], \"eps\": 1e-8"), "") << "what they are by default";
 }
 
+TEST(GoodConfig, WhatNothingReadsIsNoted) {
+  const auto noted = [](const std::string& extra, const std::string& key) {
+    const ResolvedConfig r = load_config_text({{"a.json", with(extra)}}, {});
+    const auto found = std::ranges::find(r.notes, key, &ConfigNote::key);
+    return found == r.notes.end() ? std::string() : found->text;
+  };
+  struct Case {
+    const char *key, *value, *beside, *why;  // why: empty where somebody reads the key
+  };
+  const Case cases[] = {
+      {"spike_window", "64", "\"spike\": \"off\"", "spike is off"},
+      {"spike_budget", "2", "\"spike\": \"warn\"", "only spike skip reads it"},
+      {"spike_budget", "2", "\"spike\": \"skip\"", ""},
+      {"spike_threshold", "5", "\"spike\": \"off\"", "spike is off"},
+      {"spike_threshold", "10", "\"spike\": \"off\"", ""},  // as it is by default
+      {"straggler_ratio", "2", "\"straggler_interval\": 0", "straggler_interval is 0"},
+      {"straggler_ratio", "2", "\"straggler_interval\": 5", ""},
+      {"no_load_optim", "true", "\"seed\": 1", "there is no load"},
+      {"no_load_optim", "true", "\"load\": \"c\"", ""},
+      {"no_load_optim", "true", "\"load\": \"c\", \"save\": \"c\"",
+       "load is the same path as save, where a run resumes with its optimizer; say in load which checkpoint to take, "
+       "and another run_dir"},
+      {"rms_norm_epsilon", "1e-4", "\"norm\": \"layernorm\"", "norm is layernorm"},
+      {"layernorm_epsilon", "1e-4", "\"norm\": \"rmsnorm\"", "norm is rmsnorm"},
+      {"rms_norm_epsilon", "1e-4", "\"norm\": \"rmsnorm\"", ""},
+      {"rotary_pct", "0.5", "\"pos_emb\": \"learned\"", "pos_emb is learned"},
+      {"rotary_pct", "0.5", "\"pos_emb\": \"rotary\"", ""},
+      {"lr_wsd_decay_style", "\"cosine\"", "\"lr_decay_style\": \"cosine\"", "only lr_decay_style wsd reads it"},
+      {"hysteresis", "3", "\"precision\": \"bf16\"", "precision is bf16"},
+      {"hysteresis", "3", "\"precision\": \"fp16\"", ""},
+      {"cp_comm_type", "\"p2p\"", "\"context_parallel_size\": 1", "there is one context-parallel rank"},
+      {"pipe_partition_method", "\"parameters\"", "\"pipe_parallel_size\": 1", "there is one pipeline stage"},
+      {"pipe_partition_method", "\"parameters\"", "\"pipe_parallel_size\": 2", ""},
+  };
+  for (const Case& c : cases) {
+    const std::string key = c.key == std::string("hysteresis") ? "fp16.hysteresis" : c.key;
+    const std::string why = c.why;
+    EXPECT_EQ(noted("\"" + std::string(c.key) + "\": " + c.value + ", " + c.beside, key),
+              why.empty() ? "" : "has no effect: " + why)
+        << c.key << " beside " << c.beside;
+  }
+  EXPECT_EQ(noted("\"norm_epsilon\": 1e-4", "rms_norm_epsilon"), "") << "it says both";
+}
+
 TEST(GoodConfig, AFinalDecayThatTheStyleDoesNotReadIsNoted) {
   const auto noted = [](const std::string& style) {
     const ResolvedConfig r =

@@ -167,6 +167,18 @@ TEST(MegatronArgs, FlagsThatTakeADefaultBack) {
     EXPECT_NE(message_of(kSmall + flag).find("not supported"), std::string::npos) << flag;
 }
 
+// Of keys that nothing reads, those are noted that somebody wrote.
+TEST(MegatronArgs, ItsDefaultsAreNotNoted) {
+  const auto notes = [](const std::string& flags) {
+    std::string keys;
+    for (const ConfigNote& n : load(kSmall + flags).notes)
+      if (n.text.starts_with("has no effect: ")) keys += n.key + " ";
+    return keys;
+  };
+  EXPECT_EQ(notes("--bf16"), "");
+  EXPECT_EQ(notes("--bf16 --initial-loss-scale 4096"), "fp16.initial_scale_power ");
+}
+
 // As the shell reads them: to the end of the line, wherever a word begins.
 TEST(MegatronArgs, Comments) {
   EXPECT_EQ(shell_words("a # b 'c $d (e) \\\n f#g '#h' \\\n  # i\n\"#j\" #"),

@@ -85,7 +85,7 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
   const size_t of_files = flags.size();
   read("command line", [&] { add_flags("command line", options.megatron_words); });
   const bool megatron = !flags.empty() && files.empty();
-  if (megatron) reader.add_text("Megatron's defaults", megatron_defaults(flags));
+  if (megatron) reader.add_text(kMegatronDefaults, megatron_defaults(flags));
   for (const std::string& file : files) read(file, [&] { reader.add_text(file, read_file(file, kMaxConfigBytes)); });
   const bool groups = !megatron || reads_query_groups(flags);
   const auto add_flag = [&](const MegatronFlag& flag) {

@@ -6,6 +6,9 @@
 
 namespace thinwire {
 
+// What messages call the source of Megatron's defaults.
+inline constexpr const char* kMegatronDefaults = "Megatron's defaults";
+
 // One flag: "num_layers=12", "bf16=true", "data_path=[0.5, \"a\", 0.5, \"b\"]".
 struct MegatronFlag {
   std::string spelled;   // "--num-layers", to which load_config adds where it stands

@@ -189,6 +189,8 @@ void Resolver::compression() {
   if (known({"grad_reduce_in_bf16"}) && flag("grad_reduce_in_bf16") &&
       rules_[Site::kDpGradient].front().codec != codec_spec("cast"))
     note("grad_reduce_in_bf16", "has no effect: the preset or a rule says how dp.gradient is coded");
+  else if (const std::string why = absent(Site::kDpGradient, context); !why.empty())
+    note_unread({"grad_reduce_in_bf16"}, why);
   if (given("compression.adapt_interval") != nullptr && known({"compression.adapt"}) && !flag("compression.adapt"))
     note("compression.adapt_interval", "has no effect without compression.adapt");
   sends();

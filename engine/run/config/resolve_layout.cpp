@@ -92,6 +92,7 @@ void Resolver::sequence_cut() {
     fail({"context_parallel_size", "seq_length"},
          "cuts sequences of " + str(length) + " tokens into " + str(2 * ranks) +
              " runs, two for each rank: some would be empty; give at most " + str(std::max<int64_t>(1, length / 2)));
+  if (ranks == 1) note_unread({"cp_comm_type"}, "there is one context-parallel rank");
   if (ranks == 1 || !is("cp_comm_type", "a2a") || !known({"num_kv_heads", "model_parallel_size"})) return;
   const int64_t heads = integer("num_kv_heads") / integer("model_parallel_size");
   if (heads % ranks != 0)
@@ -182,6 +183,7 @@ void Resolver::pipeline_cut() {
   }
   if (interleaved && chunks == 1 && stages > 1)
     fail({"schedule"}, "interleaved needs virtual_chunks of at least 2; with one chunk per stage say 1f1b");
+  if (stages == 1) note_unread({"pipe_partition_method"}, "there is one pipeline stage");
   if (stages == 1 && given("schedule") != nullptr) note("schedule", "has no effect on one pipeline stage");
 }
 

@@ -166,6 +166,13 @@ void Resolver::model() {
   for (const auto& [norm, name] : {std::pair("rmsnorm", "RMSNorm"), std::pair("non_parametric_layernorm", "this norm")})
     if (is("norm", norm) && given("use_bias_in_norms") != nullptr && flag("use_bias_in_norms"))
       note("use_bias_in_norms", std::string(name) + " has no shift");
+  // norm_epsilon says both.
+  const bool rms = is("norm", "rmsnorm");
+  const char *read = rms ? "rms_norm_epsilon" : "layernorm_epsilon",
+             *unread = rms ? "layernorm_epsilon" : "rms_norm_epsilon";
+  if (known({"norm", read, unread}) && value(read) != value(unread)) note_unread({unread}, "norm is " + text("norm"));
+  if (known({"pos_emb"}) && !is("pos_emb", "rotary"))
+    note_unread({"rotary_pct", "rotary_emb_base"}, "pos_emb is " + text("pos_emb"));
 }
 
 std::optional<Resolver::KnownTokenizer> Resolver::vocabulary_of(const std::string& tokenizer) {
@@ -290,6 +297,10 @@ void Resolver::precision() {
       fail({"fp16.min_loss_scale", "fp16.initial_scale_power"},
            "is above the initial scale 2^" + std::to_string(integer("fp16.initial_scale_power")));
   }
+  if (known({"precision"}) && !is("precision", "fp16"))
+    note_unread({"fp16.loss_scale", "fp16.initial_scale_power", "fp16.loss_scale_window", "fp16.hysteresis",
+                 "fp16.min_loss_scale"},
+                "precision is " + text("precision"));
   if (known({"fp8_format", "precision", "device"}) && is("fp8_format", "hybrid")) {
     if (!is("precision", "bf16")) fail({"fp8_format", "precision"}, "hybrid goes with precision bf16");
     if (!is("device", "cuda")) fail({"fp8_format", "device"}, "hybrid needs device cuda");

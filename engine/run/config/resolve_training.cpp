@@ -4,7 +4,6 @@
 #include <cmath>
 #include <stdexcept>
 #include <string_view>
-#include <utility>
 
 #include "data/batch_ramp.h"
 #include "data/split.h"
@@ -12,7 +11,6 @@
 #include "engine/base/core/shipped.h"
 #include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
-#include "engine/run/config/key_table.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
@@ -316,15 +314,12 @@ void Resolver::schedule() {
       fail({"lr_wsd_decay_iters", "lr_wsd_decay_samples"},
            "warm-up and final decay together are longer than " + length);
   }
-  for (const auto& [key, type] :
-       {std::pair("optimizer.params.momentum", "sgd"), std::pair("optimizer.params.betas", "adam"),
-        std::pair("optimizer.params.eps", "adam")})
-    if (known({"optimizer.type"}) && !is("optimizer.type", type) && given(key) != nullptr &&
-        value(key) != key_table().default_of(*key_table().find(key)))
-      note(key, std::string("has no effect: only optimizer.type ") + type + " reads it");
-  for (const char* key : {"lr_wsd_decay_iters", "lr_wsd_decay_samples"})
-    if (known({"lr_decay_style"}) && !is("lr_decay_style", "wsd") && given(key) != nullptr)
-      note(key, "has no effect: only lr_decay_style wsd reads it");
+  if (is("optimizer.type", "adam")) note_unread({"optimizer.params.momentum"}, "only optimizer.type sgd reads it");
+  if (is("optimizer.type", "sgd"))
+    note_unread({"optimizer.params.betas", "optimizer.params.eps"}, "only optimizer.type adam reads it");
+  if (known({"lr_decay_style"}) && !is("lr_decay_style", "wsd"))
+    note_unread({"lr_wsd_decay_iters", "lr_wsd_decay_samples", "lr_wsd_decay_style"},
+                "only lr_decay_style wsd reads it");
 }
 
 void Resolver::check_paths(const std::string& paths, const std::string& weights) {

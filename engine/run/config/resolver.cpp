@@ -8,6 +8,7 @@
 #include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
+#include "engine/run/config/megatron_args.h"
 
 namespace thinwire {
 
@@ -38,6 +39,15 @@ void Resolver::fail(std::initializer_list<const char*> keys, const std::string& 
     }
   }
   reader_.problems().push_back({reader_.first_place(), *keys.begin(), message});
+}
+
+void Resolver::note_unread(std::initializer_list<const char*> keys, const std::string& why) {
+  for (const char* key : keys) {
+    const Setting* s = given(key);
+    // What Megatron has by default nobody wrote.
+    if (s == nullptr || s->place.label.starts_with(kMegatronDefaults)) continue;
+    if (s->value != key_table().default_of(*key_table().find(key))) note(key, "has no effect: " + why);
+  }
 }
 
 void Resolver::check_required() {
@@ -102,6 +112,10 @@ void Resolver::run(const std::string& stem) {
         fail({"iterations_to_skip"}, shown(step) + " is no step: they are whole numbers, from 1 on");
     set("iterations_to_skip", steps);
   }
+  if (is("spike", "off")) note_unread({"spike_window", "spike_threshold", "spike_budget"}, "spike is off");
+  if (is("spike", "warn")) note_unread({"spike_budget"}, "only spike skip reads it");
+  if (known({"straggler_interval"}) && integer("straggler_interval") == 0)
+    note_unread({"straggler_ratio"}, "straggler_interval is 0");
   if (known({"keep_last_n_checkpoints"}) && integer("keep_last_n_checkpoints") == 1)
     note("keep_last_n_checkpoints", "at least 2 verified checkpoints stay");
   if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))
@@ -109,6 +123,11 @@ void Resolver::run(const std::string& stem) {
                            ? "load is the same path as save, where a run resumes: say in load which checkpoint to "
                              "take weights from, or leave finetune out"
                            : "needs load: the checkpoint to take weights from");
+  if (!broken("load") && value("load").is_null())
+    note_unread({"no_load_optim"}, load_is_save
+                                       ? "load is the same path as save, where a run resumes with its optimizer; say "
+                                         "in load which checkpoint to take, and another run_dir"
+                                       : "there is no load");
   if (known({"load", "init_from_hf"})) fail({"init_from_hf"}, "contradicts load: weights come from one place");
   trace_range();
   if (const Setting* faults = given("faults"); faults != nullptr && !faults->value.empty() && !options_.allow_faults)

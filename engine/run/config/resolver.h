@@ -72,6 +72,9 @@ class Resolver {
   bool is(const std::string& key, const char* what) const { return known({key.c_str()}) && value(key) == what; }
   void set(const std::string& key, nlohmann::json v) { values_[key] = std::move(v); }
   void note(const std::string& key, const std::string& message) { notes_.push_back({key, message}); }
+  // Notes each of `keys` that somebody gave another value than the default: nothing reads it, and why says for what
+  // reason.
+  void note_unread(std::initializer_list<const char*> keys, const std::string& why);
   // A violation at the first of `keys` that the user gave (else at the start of the first source), named after it.
   void fail(std::initializer_list<const char*> keys, const std::string& message);
   void refuse(const std::string& key, const std::string& message) { fail({key.c_str()}, message); }

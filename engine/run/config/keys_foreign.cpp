@@ -47,7 +47,7 @@ KeyTopic noted_keys() {
         comet_experiment_name comet_tags comet_others tensorboard_log_interval log_throughput log_params_norm
         log_num_zeros_in_grad timing_log_level timing_log_option log_grad_norm log_grad_pct_zeros log_param_norm
         log_optimizer_states log_gradient_noise_scale gradient_noise_scale_n_batches
-        gradient_noise_scale_cpu_offload dump_state eval_tasks eval_results_prefix save_iters iteration do_train
+        gradient_noise_scale_cpu_offload dump_state eval_tasks eval_results_prefix save_iters do_train
         do_valid do_test config_files is_pipe_parallel comet_experiment valid_data_names test_data_names
         eval_loss_logging char_level_ppl memory_breakdown)");
   note("the console follows log_interval", "steps_per_print");
@@ -295,7 +295,7 @@ KeyTopic refused_keys() {
   refuse("samples are drawn in Megatron's order from the first", "dataloader_type", {"\"single\""});
   refuse("a run begins with its first sample; finetune starts anew from a checkpoint's weights",
          "consumed_train_samples skipped_train_samples phase_transition_iterations", {"0"});
-  refuse("name the checkpoint itself, in a run_dir of its own: load=DIR/step_000400", "ckpt_step", {"0"});
+  refuse("name the checkpoint itself, in a run_dir of its own: load=DIR/step_000400", "ckpt_step iteration", {"0"});
   refuse("FSDP is zero_optimization.stage here", R"(
         use_torch_fsdp2 use_custom_fsdp use_megatron_fsdp data_parallel_sharding_strategy
         enable_full_sharding_in_hsdp)");

@@ -119,6 +119,10 @@ TEST(YamlText, NeoxFiles) {
       return e.what();
     }
   };
+  // YAML takes the word for false; only where it is one of the key's own words it stays what it is.
+  const ConfigSource off{"n.yml", std::string(kBlock) + "spike: off\n"};
+  EXPECT_EQ(load_config_text({off}, {}).run.spike.action, SpikeAction::kOff);
+  EXPECT_NE(message(std::string(kBlock) + "schedule: off\n").find("schedule: must be string, not "), std::string::npos);
   // A number that PyYAML takes for text, at its place.
   EXPECT_NE(
       message(std::string(kBlock) + "min_lr: 1e-4\n")

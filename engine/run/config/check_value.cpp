@@ -113,10 +113,18 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
   }
   const bool numbers_only_in_lists = key.types == (kListKey | kRealKey);
   switch (v.kind) {
-    case Kind::kBool:
-      if ((key.types & kBoolKey) == 0) return wrong_type("");
-      r.value = v.boolean;
+    case Kind::kBool: {
+      if ((key.types & kBoolKey) != 0) {
+        r.value = v.boolean;
+        return r;
+      }
+      // YAML takes the word off for false: where a key has it among its words, it is meant (spike: off).
+      const bool word = v.plain && (key.types & kStringKey) != 0 && !key.allowed.empty();
+      const auto ours = word ? our_spelling(key, v.text) : std::nullopt;
+      if (!ours) return wrong_type("");
+      r.value = *ours;
       return r;
+    }
     case Kind::kInt:
     case Kind::kReal: {
       if (key.share && v.kind == Kind::kReal && v.real > 0.0 && v.real < 1.0) {

@@ -25,7 +25,7 @@ struct JsonTree {
   int64_t integer = 0;
   double real = 0.0;
   std::string text;
-  bool plain = false;  // of YAML: a string written without quotes
+  bool plain = false;  // of YAML: written without quotes; `text` is then what was written, whatever its kind
   std::vector<JsonTree> items;
   std::vector<JsonMember> members;  // in the order of the text; of duplicates the first, and all are reported
   TextPosition at;

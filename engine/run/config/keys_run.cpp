@@ -195,7 +195,7 @@ KeyTopic run_keys() {
           "Older checkpoints are removed; 0 keeps all, otherwise at least 2 verified ones stay.",
           {.bounds = {0, 1e9}, .unit = "checkpoints"}),
       key("async_save", kBoolKey, "true", "Checkpoints are written while training goes on."),
-      key("eval_interval", kIntKey, "1000", "Steps between evaluations; 0: none.",
+      key("eval_interval", kIntKey, "1000", "Steps between evaluations; 0: at the end alone.",
           {.bounds = {0, 1e12}, .unit = "steps"}),
       key("eval_iters", kIntKey, "100", "Batches per evaluation; 0 or -1: none.",
           {.bounds = {-1, 1e9}, .unit = "batches"}),

@@ -94,6 +94,11 @@ TEST(LayoutConfig, ChunksOfTokens) {
   }
 }
 
+TEST(LayoutConfig, OtherRanksThanTheConfigurationIsMeantForAreNoted) {
+  EXPECT_TRUE(noted(resolved("\"global_num_gpus\": 4", 2), "global_num_gpus", "the number of ranks is 2"));
+  EXPECT_FALSE(noted(resolved("\"global_num_gpus\": 2", 2), "global_num_gpus"));
+}
+
 TEST(LayoutConfigBad, TensorAndPipeline) {
   expect_refused({
       {"heads",

@@ -97,6 +97,9 @@ void Resolver::batch() {
     dp = integer(train) / (integer(micro) * integer(accum));
     if (dp > 1000000 / stage_ranks) return fail({train}, "asks for more than 1000000 ranks");
   }
+  const Setting* meant = given("global_num_gpus");
+  if (meant != nullptr && meant->value.get<int64_t>() != stage_ranks * dp)
+    note("global_num_gpus", "has no effect: the number of ranks is " + str(stage_ranks * dp));
   set("global_num_gpus", stage_ranks * dp);
 
   const std::string over = dp == 1 ? "one data-parallel rank" : str(dp) + " data-parallel ranks";

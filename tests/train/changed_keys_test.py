@@ -1,7 +1,7 @@
 # Runtime keys that change from one job of a run to the next: each is taken as the user means it, or said aloud.
 import json
 
-from run_support import RunCase, checkpoints_in, facts, main
+from run_support import RunCase, checkpoints_in, facts, main, run_program
 
 
 class ChangedKeys(RunCase):
@@ -58,6 +58,7 @@ class ChangedKeys(RunCase):
         # What rampup_batch_size does in one life: four steps of 4, then steps of 8 until 40 samples are taken.
         keys = {"train_iters": None, "train_samples": 40}
         ramp = self.config("ramp", train_batch_size=8, rampup_batch_size=[4, 4, 16], **keys)
+        self.assertIn("steps: 7, tokens in all: 1280\n", run_program("train", "--config", ramp, "--dry-run").out)
         self.train(ramp, expect=0)
         self.assertEqual([s["consumed_samples"] for s in facts(self.run_dir(ramp))[0]], [4, 8, 12, 16, 24, 32, 40])
         config = self.stopped("changed", 4, train_batch_size=4, **keys)

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "data/batch_ramp.h"
 #include "data/sample_stream.h"
 #include "engine/base/core/text.h"
 #include "engine/base/ops/attention_calls.h"
@@ -466,7 +467,7 @@ std::string dry_run_text(const RunConfig& config) {
   out += printed("  hardware (recompute)     %.6g\n", hardware_flops_per_token(m));
   out += printed("tokens per step: %lld, steps: %lld, tokens in all: %.6g\n",
                  ll(c.data.global_batch * c.data.seq_length), ll(c.train_iters),
-                 static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
+                 static_cast<double>(samples_after(c.data, c.train_iters)) * static_cast<double>(c.data.seq_length));
   print_sites(out, c, stages);
   print_slack(out, c, stages);
   print_pipeline(out, c, stages);

@@ -245,7 +245,7 @@ std::string compare_page(const std::vector<RunData>& given) {
               &StepPoint::grad_norm);
   body +=
       overlay(runs, {.title = "Learning rate", .y_format = AxisFormat::kScientific, .from_zero = true}, &StepPoint::lr);
-  body += overlay(runs, {.title = "Peak memory", .note = "per rank", .y_format = AxisFormat::kBytes, .from_zero = true},
+  body += overlay(runs, {.title = "Peak memory", .note = "rank 0", .y_format = AxisFormat::kBytes, .from_zero = true},
                   &StepPoint::memory_bytes);
   if (any_sites) {
     body += overlay(

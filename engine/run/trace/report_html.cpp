@@ -44,7 +44,7 @@ std::string tiles(const RunData& run) {
   out += tile(ms_text(f.step_ms), "time per step", "median; 95 % within " + ms_text(f.step_ms_p95));
   out += tile(number("%.3g", f.tflops), "model TFLOP/s per rank",
               std::isfinite(f.mfu) ? "MFU " + number("%.1f %%", f.mfu * 100) : "peak not stated, no MFU");
-  out += tile(bytes_or_dash(f.memory), "peak memory", "per rank");
+  out += tile(bytes_or_dash(f.memory), "peak memory", "rank 0");
   if (f.wire > 0)
     out += tile(format_bytes(f.wire), "sent over the wire",
                 f.logical > 1.005 * f.wire ? number("%.2f", f.logical / f.wire) + " times less than uncompressed"
@@ -262,7 +262,7 @@ std::string prediction_table(const RunData& run) {
   rows += row("time per step", {ms_text(p.step_ms), ms_text(f.step_ms), off(p.step_ms, f.step_ms)});
   rows += row("tokens per second",
               {count_or_dash(p.tokens_per_s), count_or_dash(f.tokens_per_s), off(p.tokens_per_s, f.tokens_per_s)});
-  rows += row("peak memory per rank",
+  rows += row("peak memory (predicted: of the rank with most; measured: of rank 0)",
               {bytes_or_dash(p.memory_bytes), bytes_or_dash(f.memory), off(p.memory_bytes, f.memory)});
   std::vector<PredictedStep::Site> sites = p.sites;
   for (const SiteTotals& s : run.sites) {
@@ -376,12 +376,10 @@ std::string run_section(const RunData& run) {
                    &StepPoint::lr, false, {}, 2);
     out += overlay(one, {.title = "Tokens per second", .from_zero = true}, &StepPoint::tokens_per_s, false, {}, 0);
     out += time_chart(run);
-    out += overlay(one,
-                   {.title = "Peak memory",
-                    .note = "per rank, since the start",
-                    .y_format = AxisFormat::kBytes,
-                    .from_zero = true},
-                   &StepPoint::memory_bytes, false, {}, 5);
+    out += overlay(
+        one,
+        {.title = "Peak memory", .note = "rank 0, since the start", .y_format = AxisFormat::kBytes, .from_zero = true},
+        &StepPoint::memory_bytes, false, {}, 5);
     const auto scales = column(run, &StepPoint::loss_scale);
     if (std::adjacent_find(scales.begin(), scales.end(), std::not_equal_to<>()) != scales.end()) {
       out += overlay(one, {.title = "Loss scale", .note = "fp16", .from_zero = true, .allow_log = true},

@@ -45,6 +45,19 @@ std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at) {
   return ranks_along(shape, at, &Coordinates::pipeline, shape.pipeline);
 }
 
+NodeGrid common_grid(const MeshShape& shape, std::span<const int> nodes, std::span<const int> ranks) {
+  NodeGrid common;
+  std::vector<int> there(ranks.size());
+  for (int tensor = 0; tensor < shape.tensor; ++tensor) {
+    for (size_t i = 0; i < ranks.size(); ++i)
+      there[i] = nodes[static_cast<size_t>(ranks[i] - ranks[i] % shape.tensor + tensor)];
+    const NodeGrid grid = node_grid(there, static_cast<int>(there.size()));
+    if (tensor > 0 && grid != common) return {0, 0};
+    common = grid;
+  }
+  return common;
+}
+
 std::vector<int> pretend_nodes(int ranks, int ranks_per_node) {
   TW_CHECK(ranks_per_node >= 1);
   std::vector<int> nodes;
@@ -95,8 +108,11 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
   }
   const uint64_t draws = draws_of(shape_, site, ranks);
   const bool over_data = site == Site::kDpGradient && static_cast<int>(ranks.size()) == shape_.data;
+  // Tensor ranks hold copies of norms and biases, which drift apart where the groups add in different orders.
+  CommTuning tuning = tuning_;
+  if (site == Site::kDpGradient) tuning.two_levels = common_grid(shape_, nodes_, ranks).two_level();
   auto communicator = std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
-                                                     &counters(site), std::move(nodes), tuning_);
+                                                     &counters(site), std::move(nodes), tuning);
   if (device_ != nullptr && prices_ == nullptr) {
     const DeviceGroup& group = device_->group(static_cast<int>(kind), communicator->ranks(), rank_, edges_of(kind));
     communicator->use_device(std::make_unique<DeviceCommunicator>(*device_, group, *progress_, static_cast<int>(kind),

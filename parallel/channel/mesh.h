@@ -6,10 +6,12 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "parallel/channel/channel.h"
+#include "parallel/collective/tuning.h"
 #include "parallel/device/device_traffic.h"
 
 namespace thinwire {
@@ -33,6 +35,10 @@ std::vector<int> tensor_ranks(const MeshShape& shape, const Coordinates& at);
 std::vector<int> data_ranks(const MeshShape& shape, const Coordinates& at);
 std::vector<int> context_ranks(const MeshShape& shape, const Coordinates& at);
 std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at);
+
+// How the groups of all tensor ranks in the place of `ranks` (world ranks, of one tensor rank) lie on nodes; {0, 0}
+// where one lies otherwise than another. nodes: per world rank.
+NodeGrid common_grid(const MeshShape& shape, std::span<const int> nodes, std::span<const int> ranks);
 
 // A pretended cluster: ranks_per_node consecutive ranks are a node.
 std::vector<int> pretend_nodes(int ranks, int ranks_per_node);

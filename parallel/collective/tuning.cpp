@@ -32,7 +32,8 @@ NodeGrid node_grid(std::span<const int> nodes, int members) {
 
 Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members, int64_t bytes,
                            ReduceKind kind) {
-  const bool levels = node_grid(nodes, members).two_level() && (verb != Verb::kAllReduce || kind == ReduceKind::kSum);
+  const bool levels = tuning.two_levels && node_grid(nodes, members).two_level() &&
+                      (verb != Verb::kAllReduce || kind == ReduceKind::kSum);
   const Algorithm named = verb == Verb::kAllReduce       ? tuning.all_reduce
                           : verb == Verb::kReduceScatter ? tuning.reduce_scatter
                                                          : tuning.all_gather;

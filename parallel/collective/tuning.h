@@ -16,11 +16,12 @@ enum class Verb : uint8_t { kAllReduce, kReduceScatter, kAllGather };
 struct NodeGrid {
   int nodes = 1, local = 1;
   bool two_level() const { return nodes > 1 && local > 1; }
+  bool operator==(const NodeGrid&) const = default;
 };
 NodeGrid node_grid(std::span<const int> nodes, int members);
 
 // kDirect, kRing or kTwoLevel: what the configuration names if the group can do it (two levels need a two_level() grid,
-// and a sum), otherwise by ranks and bytes (of the whole vector).
+// a sum, and CommTuning::two_levels), otherwise by ranks and bytes (of the whole vector).
 Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members, int64_t bytes,
                            ReduceKind kind = ReduceKind::kSum);
 

@@ -47,6 +47,30 @@ TEST(Mesh, PretendedNodesAreRunsOfRanks) {
   EXPECT_EQ(pretend_nodes(5, 2), (std::vector<int>{0, 0, 1, 1, 2}));
 }
 
+// Nodes of five ranks and three: of two tensor ranks' groups one lies evenly on them, and the other does not.
+TEST(Mesh, TensorRanksSumGradientsInOneOrder) {
+  const MeshShape shape{1, 4, 2};
+  const std::vector<int> uneven = pretend_nodes(8, 5), even = pretend_nodes(8, 4);
+  for (int t = 0; t < 2; ++t) {
+    const std::vector<int> group = data_ranks(shape, {0, 0, t});
+    EXPECT_FALSE(common_grid(shape, uneven, group).two_level());
+    EXPECT_EQ(common_grid(shape, even, group), (NodeGrid{2, 2}));
+    EXPECT_EQ(common_grid(shape, std::vector<int>(8, 0), group), (NodeGrid{1, 4}));
+  }
+  constexpr int64_t kCount = 64 << 10;
+  std::vector<std::vector<char>> sums(8);
+  run_ranks(8, [&](Progress& progress) {
+    Mesh mesh(progress, shape, uneven);
+    Channel channel = mesh.channel(GroupKind::kGradientReplicas, Site::kDpGradient, data_ranks(shape, mesh.at()));
+    Buffer data(DType::f32, kCount);
+    data.fill(3, mesh.at().data);
+    HostStream stream;
+    channel.all_reduce(data.view(), ReduceKind::kSum, stream).wait(stream);
+    sums[static_cast<size_t>(mesh.rank())] = data.bytes();
+  });
+  for (size_t rank = 1; rank < sums.size(); ++rank) EXPECT_EQ(sums[rank], sums[0]) << "rank " << rank;
+}
+
 TEST(Mesh, ChannelsAddWithinTheirGroups) {
   const MeshShape shape{2, 2, 2};
   run_ranks(8, [&](Progress& progress) {

@@ -34,6 +34,8 @@ TIMED = {
     # order. The norm beside it is one tensor on both tensor ranks.
     "uneven_levels": (8, {"model_parallel_size": 2, "hidden_size": 64, "no_weight_tying": True, "make_vocab_size_divisible_by": 1, "vocab_size": 257,
                           "ranks_per_node": 4}),
+    # On nodes of five ranks and three one tensor rank's data-parallel group lies evenly, the other's does not.
+    "uneven_nodes": (8, {"model_parallel_size": 2, "num_attention_heads": 6, "hidden_size": 96, "ranks_per_node": 5}),
     "chance": (2, {"num_layers": 6, "zero_optimization": {"stage": 1}, "compression": {"adapt": False, "zero.parameter": CHANCE}}),
     "held": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "num_layers": 4, "hold": "step"}),
     "one_sender": (3, {"pipe_parallel_size": 3, "train_batch_size": 6,

@@ -174,6 +174,8 @@ nlohmann::json cut_of(const Replica& replica, const ResolvedConfig& config) {
   }
   nlohmann::json cut = {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
   if (replica.layout().sends_parts) cut["pipeline_parts"] = replica.layout().mesh.tensor;
+  // A GPU has the rows of qkv in another order, unless heads are exchanged: a residual's elements are others then.
+  if (replica.layout().shard.queries_apart()) cut["queries_apart"] = true;
   // Of a sum in two levels a rank codes other elements on another grid of nodes; of an all-gather its own on any.
   const MeshShape& mesh = replica.layout().mesh;
   const auto ranks_of_node = [&](std::initializer_list<int> stages) {

@@ -32,6 +32,7 @@ struct Placement {
   // false, for measuring: gathers and reductions are waited for where they start. Not those of a tied embedding: its
   // other stage starts them at another point of its plan, and the wait could deadlock.
   bool overlap = true;
+  bool operator==(const Placement&) const = default;
 };
 
 // nodes: node number of each data-parallel rank. Throws Error(kBadConfig) with the reason: levels that do not nest

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compression/codec_table.h"
+#include "engine/base/core/error.h"
 #include "engine/base/core/model_units.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/compression_setup.h"
@@ -274,6 +275,27 @@ TEST(GradientBits, AreTheSameOnTensorRanksOfUnequalWidths) {
     EXPECT_EQ(other[i].bits, first[i].bits) << first[i].unit;
     EXPECT_EQ(other[i].slack_ms, first[i].slack_ms) << first[i].unit;
   }
+}
+
+// Groups that hold copies, or share an embedding, must not take a node for other numbers of ranks.
+TEST(RankLayout, RefusesNodesThatAreUnlikeForGroupsThatBelongTogether) {
+  const auto config = [](std::vector<std::string> more) {
+    const std::string text =
+        R"({"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32, "tokenizer": "byte",
+            "vocab_size": 256, "train_micro_batch_size_per_gpu": 1, "train_iters": 4, "lr": 1e-3,
+            "global_num_gpus": 8, "placement": {"optimizer": "node"}})";
+    return load_config_text({{"nodes.json", text}}, more, {.dry_run = true}).run;
+  };
+  const std::vector<int> stages = {0, 0, 1, 1, 2, 2, 2, 2}, tensors = {0, 0, 0, 0, 0, 1, 0, 1};
+  const RunConfig tied = config({"pipe_parallel_size=2"}),
+                  untied = config({"pipe_parallel_size=2", "no_weight_tying=true"}),
+                  tensor = config({"model_parallel_size=2"});
+  for (const int rank : {0, 4}) {
+    EXPECT_THROW(layout_of(tied, rank, stages), Error) << rank;
+    EXPECT_EQ(layout_of(untied, rank, stages).where.placement.optimizer, rank == 0 ? 2 : 4);
+  }
+  for (const int rank : {0, 1}) EXPECT_THROW(layout_of(tensor, rank, tensors), Error) << rank;
+  EXPECT_EQ(layout_of(tied, 0, {0, 0, 1, 1, 2, 2, 3, 3}).where.placement.optimizer, 2);
 }
 
 TEST(DryRun, NamesACodecThatSavesNothing) {

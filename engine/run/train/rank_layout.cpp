@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/base/core/error.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/train/compression_setup.h"
 #include "model/params.h"
@@ -33,6 +34,30 @@ std::vector<LayerRange> split_layers(const RunConfig& config, int parts) {
     first = config.layout.embedding_ms, last = config.layout.head_ms;
   }
   return partition_layers(costs, parts, first, last);
+}
+
+// Refused where level "node" is another width for a group that has to shard as this rank's does: that of another tensor
+// rank, whose copies of norms and biases would be summed in another order, or of the other stage that has the tied
+// embedding, whose group the two share.
+Placement placement_of(const RunConfig& config, const RankLayout& layout) {
+  const PlacementLevels& levels = config.layout.placement;
+  const int mine = layout.at.pipeline, last = layout.mesh.pipeline - 1;
+  const bool shares = config.model.tied_head && (mine == 0 || mine == last);
+  const auto of_group = [&](int stage, int tensor) {
+    std::vector<int> nodes;
+    for (int r : data_ranks(layout.mesh, {stage, 0, tensor})) nodes.push_back(layout.nodes[static_cast<size_t>(r)]);
+    return resolve_placement(levels, nodes);
+  };
+  const Placement placement = of_group(mine, layout.at.tensor);
+  for (const int stage : {shares ? 0 : mine, shares ? last : mine}) {
+    for (int tensor = 0; tensor < layout.mesh.tensor; ++tensor) {
+      if (of_group(stage, tensor) == placement) continue;
+      throw_bad_config(
+          "placement: level \"node\" is not as many data-parallel ranks for all tensor ranks, or for both stages of "
+          "the tied embedding. Use \"pair\" or \"global\", or start the same number of ranks on every node");
+    }
+  }
+  return placement;
 }
 
 }  // namespace
@@ -76,9 +101,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.shard.first = layout.at.pipeline == 0;
   layout.shard.last = layout.at.pipeline == stages - 1;
 
-  std::vector<int> data_nodes;
-  for (int r : data_ranks(layout.mesh, layout.at)) data_nodes.push_back(layout.nodes[static_cast<size_t>(r)]);
-  layout.where.placement = resolve_placement(l.placement, data_nodes);
+  layout.where.placement = placement_of(config, layout);
   layout.where.placement.hold = l.hold;
   layout.where.placement.embedding = l.embedding_sync;
   layout.where.placement.overlap = l.overlap_communication;

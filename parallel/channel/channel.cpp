@@ -38,7 +38,8 @@ Task Channel::carry(const MessageKey& key, const Plain& plain, bool exact, const
 
 Algorithm Channel::way_of(const SiteCompression& compression) const {
   const RuleAlgorithm way = compression.rule.algorithm;
-  const bool levels = way == RuleAlgorithm::kTwoLevel && node_grid(communicator_->nodes(), size()).two_level();
+  const bool levels = way == RuleAlgorithm::kTwoLevel && communicator_->tuning().two_levels &&
+                      node_grid(communicator_->nodes(), size()).two_level();
   return levels ? Algorithm::kTwoLevel : way == RuleAlgorithm::kRing ? Algorithm::kRing : Algorithm::kDirect;
 }
 

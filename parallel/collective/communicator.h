@@ -38,7 +38,7 @@ struct CommTuning {
   int64_t chunk_bytes = 256 << 10;  // pieces of a large message: sums of one overlap the wire of the next
   int64_t small_bytes = 8 << 10;    // up to here an all-reduce passes on whole vectors (small_all_reduce)
   Checksums checksums = Checksums::kNone;
-  bool two_levels = true;  // false: no plain collective takes them, wherever the members are (Mesh::channel)
+  bool two_levels = true;  // false: no collective takes them, wherever the members are (Mesh::channel)
   int sequence_bits = 9;   // of a tag, at most 9; tests take fewer, so that tags are soon used again
 };
 

@@ -73,8 +73,9 @@ std::shared_ptr<SiteCompression> make_with_ways(Site site, const SiteRule& rule,
   SiteRule light = rule, bf16 = rule;
   light.codec = cheaper_codec(rule.codec), light.sum_codec = cheaper_codec(rule.sum_codec);
   bf16.codec = in_bf16(rule.codec), bf16.sum_codec = in_bf16(rule.sum_codec);
-  // The residual of sums in rounds is no coder's: it waits for them.
-  if (compression->rounds != nullptr && !is_edge(site)) bf16.residual = {};
+  // The residual of sums in rounds is no coder's: it waits for them. Nor is there a state for what rounds do not code,
+  // sums on their way back: it would be made in the middle of a run, where no memory plan and no resume knows of it.
+  if (compression->rounds != nullptr && !is_edge(site)) bf16.residual = bf16.sum_residual = {};
   compression->light = way(light), compression->bf16 = way(bf16);
   return compression;
 }

@@ -408,6 +408,11 @@ TEST(Bf16Coding, StandsForWhatMayLoseSomething) {
   const SiteRule low_rank{.codec = codec_spec("low_rank"), .residual = {.kind = ResidualKind::kErrorFeedback}};
   EXPECT_EQ(bf16_of(low_rank)->first->name(), "cast(format=bf16)");
   EXPECT_EQ(bf16_of(low_rank)->rounds, nullptr);
+  // Nobody prepares a state for sums beside rounds.
+  SiteRule with_sums = low_rank;
+  with_sums.sum_codec = codec_spec("block_int"), with_sums.has_sum_codec = true;
+  with_sums.sum_residual.kind = ResidualKind::kErrorFeedback;
+  EXPECT_EQ(bf16_of(with_sums)->sums->name(), "cast(format=bf16)");
 }
 
 // What error feedback owes is the same debt under all compressions: after n equal sums the mean is off by one residual

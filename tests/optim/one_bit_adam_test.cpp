@@ -538,5 +538,25 @@ TEST(OneBitAdam, TheFirstUpdateIsAlwaysPlain) {
   });
 }
 
+// What a rank owes of gradients is no part of momenta: the plain update leaves no residual.
+TEST(OneBitAdam, NothingIsCodedBeforeMomentaAre) {
+  run_local_ranks(2, [&](Transport& transport) {
+    Engine engine(transport, overrides_of(4, {"train_micro_batch_size_per_gpu=2", "compression.preset=one_bit_adam",
+                                              "compression.dp.gradient.warmup_steps=0"}));
+    const auto owes = [&] {
+      const Memory memory = engine.state();
+      bool any = false;
+      for (const auto& [name, bytes] : memory.values)
+        any = any || (name.find("/residual") != std::string::npos &&
+                      std::any_of(bytes.begin(), bytes.end(), [](char byte) { return byte != 0; }));
+      return any;
+    };
+    engine.run(0);
+    EXPECT_FALSE(owes());
+    engine.run(1);
+    EXPECT_TRUE(owes());
+  });
+}
+
 }  // namespace
 }  // namespace thinwire::one_bit_adam_test

@@ -119,6 +119,14 @@ Story decide(int variants, const Times& first_times, int64_t logical_bytes, int6
     EXPECT_FALSE(elsewhere->decided());
     EXPECT_EQ(way(*elsewhere, 162), 'c');
     EXPECT_EQ(elsewhere->resume(161), "");
+    // Without adapt from here on: as the rules say, and the list says so, too.
+    PlanRevisions off;
+    off.keep(), off.visit(texts);
+    CompressionController nobody(false, ways, begin, 0, &mesh, control, off, "here");
+    EXPECT_EQ(nobody.resume(161).empty(), story.behind == 'c');
+    EXPECT_TRUE(off.ways_at(162) == CodingWays{});
+    EXPECT_TRUE(off.ways_at(161) == revisions.ways_at(161));
+    EXPECT_EQ(nobody.resume(161), "");
   });
   for (const Story& other : stories) {
     EXPECT_EQ(other.line, stories[0].line);

@@ -90,6 +90,21 @@ class Revisions(RunCase):
         self.assertEqual(done.code, 78, str(done))
         self.assertIn("told.jsonl", done.err)
 
+    def test_a_run_that_stops_adapting_is_replayed(self):
+        # Killed in the trial of another way, and from the save before it without adapt: coded as the rules say, which the log has to tell.
+        adapt = {**MODEL, "train_iters": 20, "compression": {"preset": "thinwire", "adapt": True}}
+        measured = self.config("stops", **adapt)
+        self.assertNotEqual(self.train(measured, ranks=2, faults=kill(14)).code, 0)
+        done = self.train(measured, "compression.adapt=false", ranks=2, expect=0)
+        self.assertIn("compression.adapt decides nothing any more", done.out + done.err)
+        last = self.revisions(measured)[-1]
+        self.assertEqual((last["after"], last["coding"], "site" in last), (12, "coded", False))
+        log = self.here / "stops.jsonl"
+        shutil.copy(self.run_dir(measured) / "revisions.jsonl", log)
+        replay = self.config("stops_replay", **{**adapt, "compression": {"preset": "thinwire", "adapt": False, "revisions": str(log)}})
+        self.train(replay, ranks=2, expect=0)
+        self.assert_replays(measured, replay)
+
     def test_a_measured_partition_is_kept_and_replayed(self):
         keys = {**MODEL, "train_iters": 8, "pipe_parallel_size": 2, "pipe_partition_method": "time"}
         measured = self.config("cut", **keys)

@@ -236,15 +236,16 @@ void CompressionController::visit(StateVisitor& visitor) {
 }
 
 std::string CompressionController::resume(int64_t updates) {
-  if (!enabled_ || revisions_->replays() || measured_at_ == origin_) return "";
+  if (revisions_->replays() || (enabled_ && measured_at_ == origin_)) return "";
   measured_at_ = origin_;
   ways_ = {};
   begin_trials(0);
   const std::string line =
-      "what was measured of compression elsewhere is dropped: ranks, hosts or rules are others now";
-  if (revisions_->ways_at(updates + 1) != CodingWays{})
-    revisions_->add({.after = updates, .site = {}, .way = Way::kCoded, .partition = {}, .why = line});
-  return line;
+      enabled_ ? "what was measured of compression elsewhere is dropped: ranks, hosts or rules are others now"
+               : "compression.adapt decides nothing any more: all sites are coded as their rules say";
+  const bool changes = revisions_->ways_at(updates + 1) != CodingWays{};
+  if (changes) revisions_->add({.after = updates, .site = {}, .way = Way::kCoded, .partition = {}, .why = line});
+  return enabled_ || changes ? line : "";
 }
 
 }  // namespace thinwire

@@ -43,7 +43,8 @@ class CompressionController {
   void before(int64_t update);
   std::string after(double step_ms, int64_t step, const SiteBytes& logical_bytes);
   void visit(StateVisitor& visitor);
-  // After a checkpoint of `updates` was loaded: drops times of another origin. Returns a line for the log, or "".
+  // After a checkpoint of `updates` was loaded: drops times of another origin; where nothing is decided any more, ways
+  // that were, too. Returns a line for the log, or "".
   std::string resume(int64_t updates);
   bool decided() const { return site_ == sites_.size(); }
 

@@ -225,6 +225,12 @@ std::optional<std::array<double, 3>> RunSession::measured_costs(const std::strin
   return stored.at("ms").get<std::array<double, 3>>();
 }
 
+bool RunSession::has_revisions() const {
+  if (!found_) return false;
+  const auto list = found_->manifest.texts.find("revision/list");
+  return list != found_->manifest.texts.end() && list->second != "[]";
+}
+
 void RunSession::keep_costs(const std::string& origin, const std::array<double, 3>& costs) {
   costs_ = {{"origin", origin}, {"ms", costs}};
 }

@@ -92,6 +92,9 @@ class RunSession {
   // The layer, embedding and head milliseconds by which the newest checkpoint's run cut its stages, if it measured them
   // with the same layout, rules and hosts (`origin`). Between find_checkpoint() and start().
   std::optional<std::array<double, 3>> measured_costs(const std::string& origin) const;
+  // Whether timing has decided something in the run that goes on, whoever decides now. Between find_checkpoint() and
+  // start().
+  bool has_revisions() const;
   // Makes these milliseconds part of the checkpoints from here on.
   void keep_costs(const std::string& origin, const std::array<double, 3>& costs);
 

@@ -113,10 +113,11 @@ bool RunSession::take_compression_state(const VerifiedCheckpoint& found, Replica
     replica_loaded = lookup.all_found();
   }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
-  // Missing where timing had decided nothing yet, and in older formats: trials begin anew.
-  if (manifest.texts.count("revision/list") == 0 ||
-      (config_.run.compression.adapt && manifest.texts.count("revision/trials") == 0))
+  // Missing where timing had decided nothing yet or no longer did, and in older formats: trials begin anew.
+  if (manifest.texts.count("revision/list") == 0)
     options.unwanted_prefixes.push_back("revision/");
+  else if (config_.run.compression.adapt && manifest.texts.count("revision/trials") == 0)
+    options.unwanted_prefixes.push_back("revision/trials");
   if (manifest.texts.count("spike/losses") == 0) options.unwanted_prefixes.push_back("spike/");
   // Names and sizes alone prove nothing: under other ranks or rules the same rank and slot can be of other elements.
   bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&

@@ -63,7 +63,8 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
   if (measures && !known) known = session.measured_costs(settled.origin);
   settled.costs = settle_layout(run, job, known);
   if (settled.costs) session.keep_costs(settled.origin, *settled.costs);
-  if (settled.costs || run.compression.adapt) settled.revisions.keep();
+  // Also where adapt was switched off since: how the first updates were coded stays part of the run.
+  if (settled.costs || run.compression.adapt || session.has_revisions()) settled.revisions.keep();
   return settled;
 }
 

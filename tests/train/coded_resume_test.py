@@ -173,6 +173,18 @@ class CodedResume(RunCase):
         self.assertIn("resumed", done.out + done.err)
         self.assertNotIn("start at zero", done.out + done.err)
 
+    def test_places_of_a_ramp_may_change(self):
+        # Shares of train_iters do with it; another value is another rule.
+        rule = lambda last: {"codec": "block_int", "bits": [[0, 8], [0.5, last]], "residual": "error_feedback"}
+        for name, last in (("same", 4), ("other", 2)):
+            with self.subTest(name):
+                config = self.config(f"ramp_{name}", **MODEL, **ZERO1, compression={"adapt": False, "dp.gradient": rule(4)})
+                self.assertNotEqual(self.train(config, ranks=2, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}]).code, 0)
+                again = self.config(f"ramp_{name}", **{**MODEL, **ZERO1, "train_iters": STEPS + 4, "compression": {"adapt": False, "dp.gradient": rule(last)}})
+                done = self.train(again, ranks=2, expect=0)
+                self.assertIn("resumed", done.out + done.err)
+                (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
+
     def test_residuals_keep_their_sums_under_other_data_ranks(self):
         # 4 ranks, then 3, then 4; 12 sequences are dealt to either.
         block = {"codec": "block_int", "bits": 2, "residual": "error_feedback"}

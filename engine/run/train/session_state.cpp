@@ -188,9 +188,23 @@ void RunSession::adopt_residuals(const VerifiedCheckpoint& found, Replica& repli
 
 namespace {
 
+// A parameter that changes over the run: [[place, value], ...].
+bool is_ramp(const nlohmann::json& value) {
+  return value.is_array() && !value.empty() &&
+         std::all_of(value.begin(), value.end(), [](const auto& pair) { return pair.is_array() && pair.size() == 2; });
+}
+
 // Older versions did not write these keys: the values erased here are the only ones that they knew.
 void erase_defaults(nlohmann::json& rules) {
   if (!rules.is_structured()) return;
+  // Places may change in the middle of a run, as warm-ups may: shares of train_iters do with it.
+  if (is_ramp(rules)) {
+    for (nlohmann::json& pair : rules) {
+      const nlohmann::json value = pair.back();
+      pair = value;
+    }
+    return;
+  }
   if (rules.is_object()) rules.erase("warmup_steps");  // may change in the middle of a run
   for (const auto& [key, value] : {std::pair("residual_dtype", "fp32"), std::pair("magnitude", "mean")})
     if (rules.is_object() && rules.value(key, nlohmann::json()) == value) rules.erase(key);

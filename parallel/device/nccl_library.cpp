@@ -19,6 +19,7 @@ namespace {
 
 void check(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr) {
   if (result == ncclSuccess) return;
+  if (result == ncclUnhandledCudaError) throw_gpu_fault(call, __FILE__, __LINE__);  // status.json then names this GPU
   const char* last = ncclGetLastError(communicator);
   const std::string said = last != nullptr ? last : "";
   // No restart mends these three, so they do not end as a hung peer, which is started again (code 71).

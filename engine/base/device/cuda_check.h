@@ -12,6 +12,10 @@ namespace thinwire {
 // again).
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call, const char* file, int line);
 
+// For libraries that keep CUDA's error to themselves: throws as cuda_failed() where the GPU or NVLink reports an
+// uncorrectable error, else does nothing. Does not wait.
+void throw_gpu_fault(const char* call, const char* file, int line);
+
 // Behind the launch of kernel `what`: throws what the launch reported. With THINWIRE_CUDA_SYNC=1 in the environment it
 // also waits for the kernel, so that an error names the kernel that made it and not a later call.
 void cuda_launched(const char* what, cudaStream_t stream, const char* file, int line);

@@ -15,6 +15,11 @@ bool waits_for_every_kernel() {
   return waits;
 }
 
+// Nobody's fault but the machine's. (Contained: an error that the GPU has kept away from other processes.)
+bool is_gpu_fault(cudaError_t error) {
+  return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable || error == cudaErrorContained;
+}
+
 class CudaGraph final : public Recording {
  public:
   // Owns and ends `graph`, out of which it makes what can be queued.
@@ -94,13 +99,18 @@ void cuda_failed(cudaError_t error, const char* call, const char* file, int line
     throw_bad_config("not enough GPU memory: " + what + where +
                      "; lower train_micro_batch_size_per_gpu or raise recompute_granularity");
   }
-  if (error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable) {
+  if (is_gpu_fault(error)) {
     throw Error(ExitCode::kHungPeer, std::string(kGpuFault) + ": " + what + where +
                                          "; start again, and leave this node out where it comes again (nvidia-smi -q)");
   }
   throw Error(ExitCode::kInternal,
               "CUDA: " + what + where +
                   "; an error may come from an earlier kernel: THINWIRE_CUDA_SYNC=1 names the one that made it");
+}
+
+void throw_gpu_fault(const char* call, const char* file, int line) {
+  // After such an error every call returns it. This one asks about the default stream, which nobody uses.
+  if (const cudaError_t error = cudaStreamQuery(nullptr); is_gpu_fault(error)) cuda_failed(error, call, file, line);
 }
 
 void cuda_launched(const char* what, cudaStream_t stream, const char* file, int line) {

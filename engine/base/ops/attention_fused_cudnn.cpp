@@ -203,10 +203,14 @@ class CudnnAttention final : public FusedAttention {
       if (calls.call.statistics) pointers[kLse] = written + part.lse;
     }
     if (const cudnnStatus_t status = cudnnSetStream(handle_, stream); status != CUDNN_STATUS_SUCCESS) {
+      throw_gpu_fault("cudnnSetStream", __FILE__, __LINE__);
       throw Error(ExitCode::kInternal, std::string("cuDNN: cudnnSetStream: ") + cudnnGetErrorString(status));
     }
     fe::error_t fault = plan.graph->execute(handle_, pointers, written + part.bytes);
-    if (fault.is_bad()) throw Error(ExitCode::kInternal, "cuDNN: attention failed: " + fault.get_message());
+    if (fault.is_bad()) {
+      throw_gpu_fault("cuDNN's attention", __FILE__, __LINE__);
+      throw Error(ExitCode::kInternal, "cuDNN: attention failed: " + fault.get_message());
+    }
     return written;
   }
 

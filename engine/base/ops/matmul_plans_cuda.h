@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/core/error.h"
+#include "engine/base/device/cuda_check.h"
 #include "engine/base/ops/fp8_weights.h"
 #include "engine/base/ops/ops.h"
 #include "engine/base/ops/product_table.h"
@@ -101,7 +102,10 @@ void queue_fp8(const View& x, Fp8Kind kind, const Fp8Copy& to, cudaStream_t stre
 // for tests. Sums run over k in ascending order with one accumulator.
 void matmul_simple_cuda(Exec& exec, const Matmul& op);
 
+// The library says "execution failed" of whatever went wrong on the GPU before.
 [[noreturn]] inline void cublas_failed(cublasStatus_t status, const char* call, const char* file, int line) {
+  throw_gpu_fault(call, file, line);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) cuda_failed(cudaErrorMemoryAllocation, call, file, line);
   throw Error(ExitCode::kInternal, std::string("cuBLASLt: ") + cublasLtGetStatusName(status) + " in " + call + " at " +
                                        file + ":" + std::to_string(line));
 }

@@ -12,8 +12,11 @@ namespace thinwire {
 // again).
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call, const char* file, int line);
 
-// For libraries that keep CUDA's error to themselves: throws as cuda_failed() where the GPU or NVLink reports an
-// uncorrectable error, else does nothing. Does not wait.
+// Whether it is an uncorrectable error of GPU or NVLink. (Contained: one that the GPU kept away from other processes.)
+bool is_gpu_fault(cudaError_t error);
+
+// For libraries that keep CUDA's error to themselves: throws as cuda_failed() where there was such an error, else
+// does nothing. Does not wait.
 void throw_gpu_fault(const char* call, const char* file, int line);
 
 // Behind the launch of kernel `what`: throws what the launch reported. With THINWIRE_CUDA_SYNC=1 in the environment it

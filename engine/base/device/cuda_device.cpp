@@ -62,6 +62,7 @@ class CudaDevice final : public Device {
   CudaDevice(int wanted, int count) : ordinal_(wanted % count), count_(count), memory_(ordinal_) {
     // What keeps a GPU from being used at all is said here: this call opens it.
     if (const cudaError_t error = cudaSetDevice(ordinal_); error != cudaSuccess) {
+      if (is_gpu_fault(error)) cuda_failed(error, "cudaSetDevice", __FILE__, __LINE__);
       throw_bad_config("device: cuda: GPU " + std::to_string(ordinal_) + " cannot be used: " + cudaGetErrorName(error) +
                        ", " + cudaGetErrorString(error) +
                        "; nvidia-smi tells which programs are on it, and its compute mode (exclusive: one process at a "

@@ -15,11 +15,6 @@ bool waits_for_every_kernel() {
   return waits;
 }
 
-// Nobody's fault but the machine's. (Contained: an error that the GPU has kept away from other processes.)
-bool is_gpu_fault(cudaError_t error) {
-  return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable || error == cudaErrorContained;
-}
-
 class CudaGraph final : public Recording {
  public:
   // Owns and ends `graph`, out of which it makes what can be queued.
@@ -90,6 +85,10 @@ cudaStream_t cuda_stream_of(Stream& stream) {
   auto* cuda = dynamic_cast<CudaStream*>(&stream);
   TW_CHECK(cuda != nullptr, "a CUDA operation was given the stream of another device");
   return cuda->handle();
+}
+
+bool is_gpu_fault(cudaError_t error) {
+  return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable || error == cudaErrorContained;
 }
 
 void cuda_failed(cudaError_t error, const char* call, const char* file, int line) {

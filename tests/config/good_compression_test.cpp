@@ -265,14 +265,16 @@ TEST(GoodCompression, PlacementOfPresets) {
       load("\"compression\": {\"preset\": \"one_bit_adam\", \"sends\": \"gradient\"}").run.compression.sends_momentum);
 }
 
-// A residual of gradients is none of momenta: where momenta are sent, no rule codes before they are.
+// A residual of gradients is none of momenta: where momenta are sent, no rule that keeps one codes before they are.
 TEST(GoodCompression, RulesOfMomentaBeginTogether) {
   const auto warm_ups = [](const std::string& sends) {
     const ResolvedConfig c =
         load("\"pipe_parallel_size\": 2, \"compression\": {\"sends\": \"" + sends +
-                 "\", \"embedding\": {\"codec\": \"cast\"}, \"pp.forward\": {\"codec\": \"cast\"}, \"rules\": ["
+                 "\", \"embedding\": {\"codec\": \"block_int\", \"residual\": \"error_feedback\"}, \"pp.forward\": "
+                 "{\"codec\": \"cast\"}, \"rules\": ["
                  "{\"site\": \"dp.gradient\", \"codec\": \"one_bit\", \"residual\": \"error_feedback\", "
                  "\"select\": {\"layers\": [0]}}, "
+                 "{\"site\": \"dp.gradient\", \"codec\": \"cast\", \"select\": {\"layers\": [1]}}, "
                  "{\"site\": \"dp.gradient\", \"codec\": \"cast\", \"warmup_steps\": 7}]}",
              {}, {.ranks = 2});
     std::vector<int64_t> steps;
@@ -280,8 +282,8 @@ TEST(GoodCompression, RulesOfMomentaBeginTogether) {
       for (const SiteRule& each : c.run.compression.at(site)) steps.push_back(each.warmup_steps);
     return steps;
   };
-  EXPECT_EQ(warm_ups("gradient"), (std::vector<int64_t>{0, 7, 0, 0}));
-  EXPECT_EQ(warm_ups("momentum"), (std::vector<int64_t>{7, 7, 7, 0}));
+  EXPECT_EQ(warm_ups("gradient"), (std::vector<int64_t>{0, 0, 7, 0, 0}));
+  EXPECT_EQ(warm_ups("momentum"), (std::vector<int64_t>{7, 0, 7, 7, 0}));
 }
 
 TEST(GoodCompression, DifferencesNeedACopy) {

@@ -284,14 +284,16 @@ void Resolver::sends() {
     blame("needs the whole momentum on every rank: placement.optimizer replicated (zero_optimization.stage 0)");
   if (given("gradient_clipping") != nullptr && known({"gradient_clipping"}) && real("gradient_clipping") > 0.0)
     note("gradient_clipping", "momenta are not clipped: it ends with compression.dp.gradient.warmup_steps");
-  // No rule codes before momenta are sent: what it owed would be of gradients, and a residual counts in a momentum
-  // 1 / (1 - beta1) times what the gradient itself would have.
+  // No rule keeps a residual before momenta are sent: it would be of gradients, and count in a momentum 1 / (1 - beta1)
+  // times as much as the gradient itself.
   int64_t warm_up = 1;  // as MomentumSender counts it
   if (const auto rules = rules_.find(Site::kDpGradient); rules != rules_.end())
     for (const SiteRule& rule : rules->second) warm_up = std::max(warm_up, rule.warmup_steps);
   for (auto& [site, rules] : rules_) {
     if (site != Site::kDpGradient && site != Site::kEmbedding) continue;
-    for (SiteRule& rule : rules) rule.warmup_steps = std::max(rule.warmup_steps, warm_up);
+    for (SiteRule& rule : rules)
+      if (rule.residual.kind != ResidualKind::kNone || rule.sum_residual.kind != ResidualKind::kNone)
+        rule.warmup_steps = std::max(rule.warmup_steps, warm_up);
   }
 }
 

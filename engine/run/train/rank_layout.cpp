@@ -38,7 +38,8 @@ std::vector<LayerRange> split_layers(const RunConfig& config, int parts) {
 
 // Refused where level "node" is another width for a group that has to shard as this rank's does: that of another tensor
 // rank, whose copies of norms and biases would be summed in another order, or of the other stage that has the tied
-// embedding, whose group the two share.
+// embedding, whose group the two share. Secondary copies are gathered from and never summed: their width matters where
+// the gather is coded.
 Placement placement_of(const RunConfig& config, const RankLayout& layout) {
   const PlacementLevels& levels = config.layout.placement;
   const int mine = layout.at.pipeline, last = layout.mesh.pipeline - 1;
@@ -49,9 +50,13 @@ Placement placement_of(const RunConfig& config, const RankLayout& layout) {
     return resolve_placement(levels, nodes);
   };
   const Placement placement = of_group(mine, layout.at.tensor);
+  const bool coded_gathers = std::ranges::any_of(config.compression.at(Site::kZeroParameter),
+                                                 [](const SiteRule& rule) { return rule.codec.codec != "identity"; });
   for (const int stage : {shares ? 0 : mine, shares ? last : mine}) {
     for (int tensor = 0; tensor < layout.mesh.tensor; ++tensor) {
-      if (of_group(stage, tensor) == placement) continue;
+      Placement other = of_group(stage, tensor);
+      if (!coded_gathers) other.secondary = placement.secondary;
+      if (other == placement) continue;
       throw_bad_config(
           "placement: level \"node\" is not as many data-parallel ranks for all tensor ranks, or for both stages of "
           "the tied embedding. Use \"pair\" or \"global\", or start the same number of ranks on every node");

@@ -183,14 +183,16 @@ nlohmann::json cut_of(const Replica& replica, const ResolvedConfig& config) {
     for (const int stage : stages)
       for (const int rank : data_ranks(mesh, {stage, 0, 0}))
         nodes.push_back(replica.layout().nodes[static_cast<size_t>(rank)]);
-    const NodeGrid grid = node_grid(nodes, static_cast<int>(nodes.size()));
-    return grid.two_level() ? grid.local : 0;
+    const NodeGrid of_stages = node_grid(nodes, static_cast<int>(nodes.size()));
+    return of_stages.two_level() ? of_stages.local : 0;
   };
   const auto in_two_levels = [&](Site site) {
     return std::ranges::any_of(replica.config().compression.at(site),
                                [](const SiteRule& rule) { return rule.algorithm == RuleAlgorithm::kTwoLevel; });
   };
-  if (const int local = ranks_of_node({0}); local > 0 && in_two_levels(Site::kDpGradient)) cut["ranks_of_node"] = local;
+  // Gradients take two levels where the groups of all tensor ranks lie alike (Mesh::channel).
+  const NodeGrid grid = common_grid(mesh, replica.layout().nodes, data_ranks(mesh, {0, 0, 0}));
+  if (grid.two_level() && in_two_levels(Site::kDpGradient)) cut["ranks_of_node"] = grid.local;
   // An embedding that two stages share is summed in a group of both, or of each and then in pairs (two_step).
   const int last = mesh.pipeline - 1;
   if (last > 0 && replica.config().model.tied_head && in_two_levels(Site::kEmbedding)) {

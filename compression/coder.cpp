@@ -66,7 +66,7 @@ Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const Re
   parts->outer.stateful = traits.stateful || keeps_residual(residual.kind);
   int64_t granule = traits.granule;
   if (granule > 0 && spec.hadamard) granule = std::lcm(granule, int64_t{32});
-  if (granule > 0 && parts->in_8_bits()) granule = std::lcm(granule, kEmaBlock);
+  if (granule > 0 && parts->in_8_bits()) granule = std::lcm(granule, kResidualBlock);
   parts->outer.granule = granule == 0 ? 0 : std::lcm(granule, std::max<int64_t>(1, cut));
   parts->tile = granule == 0 ? 0 : granule < kTile ? kTile / granule * granule : granule;
   // Tiles of a payload are found by arithmetic, and by sender and receiver alike whatever the element type was.
@@ -91,7 +91,7 @@ Traits Coder::traits() const {
 }
 int64_t Coder::cut_unit() const {
   if (granule() > 0) return granule();
-  return parts_->in_8_bits() ? kEmaBlock : 1;  // its scales are of whole blocks
+  return parts_->in_8_bits() ? kResidualBlock : 1;  // its scales are of whole blocks
 }
 bool Coder::value_difference() const {
   return parts_->differences();

@@ -80,7 +80,7 @@ void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, in
   bool empty = !begun;  // `sum` holds nothing yet
   const auto add = [&](const View& raw) {
     const size_t type = index_of(raw.dtype);
-    for_runs(threads, n, kEmaBlock, [&](int64_t, int64_t a, int64_t b) {
+    for_runs(threads, n, kResidualBlock, [&](int64_t, int64_t a, int64_t b) {
       (empty ? kernels.load[type] : kernels.add_raw[type])(at_element(raw, at + a), sum + a, b - a);
     });
     empty = false;
@@ -95,7 +95,7 @@ void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, in
   }
   if (spec.hadamard) {
     if (!empty)
-      for_runs(threads, n, kEmaBlock,
+      for_runs(threads, n, kResidualBlock,
                [&](int64_t, int64_t a, int64_t b) { kernels.hadamard(sum + a, sum + a, b - a); });
     for (const Share& share : shares)
       if (share.raw) add(share.raw);
@@ -104,7 +104,7 @@ void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, in
   if (empty) std::memset(sum, 0, static_cast<size_t>(n) * sizeof(float));
   if (in_place) return;
   const auto finish = accumulate ? kernels.add_store[index_of(out.dtype)] : kernels.store[index_of(out.dtype)];
-  for_runs(threads, n, kEmaBlock,
+  for_runs(threads, n, kResidualBlock,
            [&](int64_t, int64_t a, int64_t b) { finish(sum + a, at_element(out, at + a), b - a); });
 }
 

@@ -10,8 +10,8 @@ namespace thinwire {
 const float* Coder::Parts::residual_before(const Piece& piece, const Tile& t, int64_t a, int64_t count) const {
   const int64_t first = t.at + a;
   if (in_fp32()) return piece.open.values.read + first;
-  if (in_8_bits())  // tiles and runs begin at multiples of kEmaBlock
-    kernels.unpack8(piece.open.codes.read + first, piece.open.scales.read + first / kEmaBlock, t.old + a, count);
+  if (in_8_bits())  // tiles and runs begin at multiples of kResidualBlock
+    kernels.unpack8(piece.open.codes.read + first, piece.open.scales.read + first / kResidualBlock, t.old + a, count);
   else
     kernels.load[index_of(DType::bf16)](piece.open.halves.read + first, t.old + a, count);
   return t.old + a;
@@ -69,7 +69,7 @@ void Coder::Parts::keep_residual(const Piece& piece, const Tile& t, int64_t a, i
   const float unscale = 1.0f / piece.msg.loss_scale;
   if (residual.kind == ResidualKind::kEma) {
     kernels.ema(x, work, t.old + a, static_cast<float>(residual.beta), unscale, work, count, sums);
-    kernels.pack8(work, piece.open.codes.write + first, piece.open.scales.write + first / kEmaBlock, count);
+    kernels.pack8(work, piece.open.codes.write + first, piece.open.scales.write + first / kResidualBlock, count);
     return;
   }
   if (!in_fp32()) {
@@ -92,7 +92,7 @@ void Coder::Parts::store_residual(const Piece& piece, int64_t first, const float
   const PhiloxKey key = piece.chances;
   if (in_8_bits())
     kernels.dither8(residual, key.k0, key.k1, at, piece.open.codes.write + first,
-                    piece.open.scales.write + first / kEmaBlock, count);
+                    piece.open.scales.write + first / kResidualBlock, count);
   else
     kernels.dither16(residual, key.k0, key.k1, at, piece.open.halves.write + first, count);
 }
@@ -113,14 +113,14 @@ void Coder::Parts::give_up(const Piece& piece, const Tile& t, size_t bytes) cons
   if (open.halves.read != open.halves.write)
     std::memcpy(open.halves.write + t.at, open.halves.read + t.at, n * sizeof(uint16_t));
   if (open.codes.read != open.codes.write) {
-    const int64_t block = t.at / kEmaBlock, blocks = (t.n + kEmaBlock - 1) / kEmaBlock;
+    const int64_t block = t.at / kResidualBlock, blocks = (t.n + kResidualBlock - 1) / kResidualBlock;
     std::memcpy(open.codes.write + t.at, open.codes.read + t.at, n);
     std::memcpy(open.scales.write + block, open.scales.read + block, static_cast<size_t>(blocks) * sizeof(float));
   }
 }
 
 Encoded Coder::Parts::pack_tile(const Piece& piece, const Tile& t, CompressionStats& sums) const {
-  for_runs(t.threads, t.n, kEmaBlock, [&](int64_t, int64_t a, int64_t b) { load(piece, t, a, b - a); });
+  for_runs(t.threads, t.n, kResidualBlock, [&](int64_t, int64_t a, int64_t b) { load(piece, t, a, b - a); });
   const bool decoded = piece.remember || t.sample || piece.own;
   const Encoded encoded = encode(piece, t, decoded);
   if (encoded.non_finite) {
@@ -129,7 +129,7 @@ Encoded Coder::Parts::pack_tile(const Piece& piece, const Tile& t, CompressionSt
   }
   if (encoded.non_finite || !decoded) return encoded;
   TileSums run_sums[kRuns];
-  for_runs(t.threads, t.n, kEmaBlock, [&](int64_t run, int64_t a, int64_t b) {
+  for_runs(t.threads, t.n, kResidualBlock, [&](int64_t run, int64_t a, int64_t b) {
     if (spec.hadamard) kernels.hadamard(t.work + a, t.work + a, b - a);
     keep_own(piece, t, a, b - a);
     keep_residual(piece, t, a, b - a, run_sums[run]);
@@ -205,7 +205,7 @@ void Coder::Parts::check_pack(const Msg& msg, const View& in, const View& refere
   const int64_t n = in.count();
   // Slices start anywhere, and pieces of a slice at multiples of the granule from there; only a residual that is itself
   // kept in blocks must not see its blocks cut.
-  TW_CHECK(!in_8_bits() || msg.first % kEmaBlock == 0, name(), ": a piece at ", msg.first);
+  TW_CHECK(!in_8_bits() || msg.first % kResidualBlock == 0, name(), ": a piece at ", msg.first);
   TW_CHECK(!differences() || (reference && reference.count() == n), name(), ": differences to what?");
   TW_CHECK(!own || (keeps_decoded(msg) && own.count() == n), name(), ": a copy of what others decode");
 }

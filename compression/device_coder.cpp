@@ -111,7 +111,7 @@ size_t DeviceCoder::queue_pack(Exec& exec, const Msg& msg, View in, View referen
         job.old = open.halves.read, job.now = open.halves.write;
         job.vectors = job.vectors && fours(job.old, 2) && fours(job.now, 2);
         break;
-      case ResidualDtype::kInt8:  // begins at a multiple of kEmaBlock
+      case ResidualDtype::kInt8:  // begins at a multiple of kResidualBlock
         job.residual = p.residual.kind == ResidualKind::kEma ? DeviceResidual::kEma : DeviceResidual::kInt8;
         job.old = open.codes.read, job.now = open.codes.write;
         job.old_scales = open.scales.read, job.now_scales = open.scales.write;

@@ -23,7 +23,7 @@
 
 namespace thinwire {
 
-constexpr int kEightBitBlocks = static_cast<int>(kMostDeviceTile / kEmaBlock);
+constexpr int kEightBitBlocks = static_cast<int>(kMostDeviceTile / kResidualBlock);
 constexpr float kSmallestKept = 1.5e-36f;  // below it residuals in 8 bit are nothing
 
 // ---- residuals -----------------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ TW_DEVICE bool is_in_8_bits(const PackJob& job) {
 // What was kept before, in fp32; of four elements in 8 bit.
 TW_DEVICE void bytes_before(const PackJob& job, int64_t at, int i, int n, float (&e)[4]) {
   const int8_t* codes = static_cast<const int8_t*>(job.old) + at + i;
-  const float scale = tile_has(i, n) ? job.old_scales[(at + i) / kEmaBlock] : 0.0f;
+  const float scale = tile_has(i, n) ? job.old_scales[(at + i) / kResidualBlock] : 0.0f;
   TW_UNROLL
   for (int k = 0; k < 4; ++k) e[k] = tile_has(i + k, n) ? static_cast<float>(codes[k]) * scale : 0.0f;
 }
@@ -54,9 +54,9 @@ TW_DEVICE void keep_old(const PackJob& job, int64_t at, int n) {
   uint8_t* to = static_cast<uint8_t*>(job.now) + at * size;
   for (int b = static_cast<int>(threadIdx.x); b < n * size; b += kTileThreads) to[b] = from[b];
   if (!is_in_8_bits(job)) return;
-  const int blocks = (n + static_cast<int>(kEmaBlock) - 1) / static_cast<int>(kEmaBlock);
+  const int blocks = (n + static_cast<int>(kResidualBlock) - 1) / static_cast<int>(kResidualBlock);
   for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kTileThreads)
-    job.now_scales[at / kEmaBlock + b] = job.old_scales[at / kEmaBlock + b];
+    job.now_scales[at / kResidualBlock + b] = job.old_scales[at / kResidualBlock + b];
 }
 
 // bf16, up or down by chance, never out of the finite numbers.
@@ -73,15 +73,16 @@ TW_DEVICE void keep_halves(const PackJob& job, int64_t at, int i, int n, bool ve
   store_four(job.now, 1, at, i, n, vectors, kept);
 }
 
-// Eight bits; `largest`: per block of kEmaBlock the bits of the largest magnitude.
+// Eight bits; `largest`: per block of kResidualBlock the bits of the largest magnitude.
 TW_DEVICE void keep_bytes(const PackJob& job, int64_t at, int i, int n, const float (&r)[4], const unsigned* largest) {
   if (!tile_has(i, n)) return;
-  const int block = i / static_cast<int>(kEmaBlock);
+  const int block = i / static_cast<int>(kResidualBlock);
   const uint32_t bits = largest[block];
   const float most = float_of_bits(bits);
   const bool keep = bits < 0x7f800000u && most > kSmallestKept;
   const float inverse = keep ? 127.0f / most : 0.0f;
-  if (i % static_cast<int>(kEmaBlock) == 0) job.now_scales[at / kEmaBlock + block] = keep ? most / 127.0f : 0.0f;
+  if (i % static_cast<int>(kResidualBlock) == 0)
+    job.now_scales[at / kResidualBlock + block] = keep ? most / 127.0f : 0.0f;
   uint32_t chance[4] = {}, code[4];
   if (job.residual == DeviceResidual::kInt8)
     draw_four(job.chance0, job.chance1, job.first + static_cast<uint64_t>(at + i), 0, chance);
@@ -166,7 +167,7 @@ TW_DEVICE TileSquares keep_residual(const PackJob& job, int64_t at, int n, bool 
     }
     if constexpr (kBare) continue;
     if (is_in_8_bits(job))
-      raise_maxima(largest, size, tile_element(s), n, static_cast<int>(kEmaBlock), kWarp);
+      raise_maxima(largest, size, tile_element(s), n, static_cast<int>(kResidualBlock), kWarp);
     else if (job.residual == DeviceResidual::kFp32)
       store_four(job.now, 0, at, tile_element(s), n, vectors, d[s]);
     else if (job.residual == DeviceResidual::kBf16)

@@ -1,4 +1,4 @@
-// Residuals between messages: what each kind keeps, and what that takes.
+// Residuals between messages: what each kind keeps, and the bytes of that.
 #include "compression/residual.h"
 
 namespace thinwire {
@@ -20,8 +20,9 @@ int64_t residual_bytes(const ResidualSpec& residual, int64_t count) {
   if (keeps(residual, ResidualDtype::kFp32)) return copies * 4 * count;
   if (keeps(residual, ResidualDtype::kBf16)) return copies * 2 * count;
   const bool resets = residual.kind == ResidualKind::kEma && residual.reset_every > 0;
-  const int64_t blocks = (count + kEmaBlock - 1) / kEmaBlock;
-  if (keeps(residual, ResidualDtype::kInt8)) return copies * (count + 4 * blocks) + (resets ? 16 : 0);
+  const int64_t blocks = (count + kResidualBlock - 1) / kResidualBlock;
+  const int64_t epoch = resets ? 16 : 0;  // a number and its copy
+  if (keeps(residual, ResidualDtype::kInt8)) return copies * (count + 4 * blocks) + epoch;
   return 0;
 }
 

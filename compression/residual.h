@@ -22,20 +22,20 @@ bool keeps(const ResidualSpec& residual, ResidualDtype dtype);
 int64_t residual_bytes(const ResidualSpec& residual, int64_t count);
 
 // Kinds that keep something: error_feedback and lazy keep fp32 or bf16 [count], or, as ema does, int8 [count] with an
-// fp32 scale per kEmaBlock elements. All without the loss scale. value_difference keeps nothing here: its memory is the
-// replica.
+// fp32 scale per kResidualBlock elements. All without the loss scale. value_difference keeps nothing here: its memory
+// is the replica.
 template <typename Place>
 class CoderStateOn final : public CompressionState {
  public:
   template <typename T>
   using Vector = StateVector<T, Place>;
   // The residual of elements [first, first + n) of the message: read the old, write the new, all of it. In units of
-  // kEmaBlock where it is in 8 bit.
+  // kResidualBlock where it is in 8 bit.
   struct Open {
     typename Vector<float>::Range values;     // fp32
     typename Vector<uint16_t>::Range halves;  // bf16
     typename Vector<int8_t>::Range codes;     // int8
-    typename Vector<float>::Range scales;     // int8: [ceil(n / kEmaBlock)]
+    typename Vector<float>::Range scales;     // int8: [ceil(n / kResidualBlock)]
   };
 
   // codec: the codec's own state, or nullptr. scratch: floats that whole-message compression works in, on the host (0:
@@ -64,14 +64,14 @@ class CoderStateOn final : public CompressionState {
     if (keeps(spec_, ResidualDtype::kFp32)) open.values = values_.open(first, n);
     if (keeps(spec_, ResidualDtype::kBf16)) open.halves = halves_.open(first, n);
     if (!keeps(spec_, ResidualDtype::kInt8)) return open;
-    TW_CHECK(first % kEmaBlock == 0, "a residual in 8 bit is opened at element ", first);
+    TW_CHECK(first % kResidualBlock == 0, "a residual in 8 bit is opened at element ", first);
     if (epoch_.count() > 0 && *epoch_.read() != step / spec_.reset_every) {
       *epoch_.write() = step / spec_.reset_every;
       codes_.zero();
       scales_.zero();
     }
     open.codes = codes_.open(first, n);
-    open.scales = scales_.open(first / kEmaBlock, blocks_of(n));
+    open.scales = scales_.open(first / kResidualBlock, blocks_of(n));
     return open;
   }
   // Nothing is kept of elements [first, first + n), which open() gave: behind packing.
@@ -115,7 +115,7 @@ class CoderStateOn final : public CompressionState {
   }
 
  private:
-  static int64_t blocks_of(int64_t count) { return (count + kEmaBlock - 1) / kEmaBlock; }
+  static int64_t blocks_of(int64_t count) { return (count + kResidualBlock - 1) / kResidualBlock; }
 
   ResidualSpec spec_;
   int64_t count_ = 0;

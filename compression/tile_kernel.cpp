@@ -179,11 +179,11 @@ TW_INLINE Scale8 scale8_of(const float* block, int64_t count) {
 }
 
 void pack8(const float* x, int8_t* codes, float* scales, int64_t n) {
-  for (int64_t first = 0; first < n; first += kEmaBlock) {
-    const int64_t count = n - first < kEmaBlock ? n - first : kEmaBlock;
+  for (int64_t first = 0; first < n; first += kResidualBlock) {
+    const int64_t count = n - first < kResidualBlock ? n - first : kResidualBlock;
     const float* block = x + first;
     const Scale8 s = scale8_of(block, count);
-    scales[first / kEmaBlock] = s.scale;
+    scales[first / kResidualBlock] = s.scale;
     for_vectors(count, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
       VecF v = load_at(part, block + i, m) * splat(s.inverse);
       v = s.inverse != 0.0f ? v : VecF{};
@@ -194,12 +194,12 @@ void pack8(const float* x, int8_t* codes, float* scales, int64_t n) {
 }
 
 void dither8(const float* x, uint32_t key0, uint32_t key1, uint64_t first, int8_t* codes, float* scales, int64_t n) {
-  uint16_t buffer[kEmaBlock + kHalvesSlack];
-  for (int64_t at = 0; at < n; at += kEmaBlock) {
-    const int64_t count = n - at < kEmaBlock ? n - at : kEmaBlock;
+  uint16_t buffer[kResidualBlock + kHalvesSlack];
+  for (int64_t at = 0; at < n; at += kResidualBlock) {
+    const int64_t count = n - at < kResidualBlock ? n - at : kResidualBlock;
     const float* block = x + at;
     const Scale8 s = scale8_of(block, count);
-    scales[at / kEmaBlock] = s.scale;
+    scales[at / kResidualBlock] = s.scale;
     const uint16_t* const bits = random_halves(key0, key1, 0, first + (uint64_t)at, count, buffer);
     for (int64_t i = 0; i < count; ++i) {
       const float v = s.inverse != 0.0f ? block[i] * s.inverse : 0.0f;
@@ -212,9 +212,9 @@ void dither8(const float* x, uint32_t key0, uint32_t key1, uint64_t first, int8_
 }
 
 void dither16(const float* x, uint32_t key0, uint32_t key1, uint64_t first, uint16_t* out, int64_t n) {
-  uint16_t buffer[kEmaBlock + kHalvesSlack];
-  for (int64_t at = 0; at < n; at += kEmaBlock) {
-    const int64_t count = n - at < kEmaBlock ? n - at : kEmaBlock;
+  uint16_t buffer[kResidualBlock + kHalvesSlack];
+  for (int64_t at = 0; at < n; at += kResidualBlock) {
+    const int64_t count = n - at < kResidualBlock ? n - at : kResidualBlock;
     const uint16_t* const bits = random_halves(key0, key1, 0, first + (uint64_t)at, count, buffer);
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t v = __builtin_bit_cast(uint32_t, x[at + i]);
@@ -227,9 +227,9 @@ void dither16(const float* x, uint32_t key0, uint32_t key1, uint64_t first, uint
 }
 
 void unpack8(const int8_t* codes, const float* scales, float* x, int64_t n) {
-  for (int64_t first = 0; first < n; first += kEmaBlock) {
-    const int64_t last = n - first < kEmaBlock ? n : first + kEmaBlock;
-    const float scale = scales[first / kEmaBlock];
+  for (int64_t first = 0; first < n; first += kResidualBlock) {
+    const int64_t last = n - first < kResidualBlock ? n : first + kResidualBlock;
+    const float scale = scales[first / kResidualBlock];
     for (int64_t i = first; i < last; ++i) x[i] = (float)codes[i] * scale;
   }
 }

@@ -206,7 +206,7 @@ inline std::vector<float> residual_of(CompressionState& state) {
   const std::vector<float> scales = as_floats(s.at("at/residual_scales"), DType::f32);
   std::vector<float> e(codes.size());
   for (size_t i = 0; i < e.size(); ++i)
-    e[i] = static_cast<float>(static_cast<int8_t>(codes[i])) * scales[i / static_cast<size_t>(kEmaBlock)];
+    e[i] = static_cast<float>(static_cast<int8_t>(codes[i])) * scales[i / static_cast<size_t>(kResidualBlock)];
   return e;
 }
 

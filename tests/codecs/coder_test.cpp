@@ -51,7 +51,7 @@ TEST(Coder, EmaIdentity) {
   for (const Subject& s : subjects()) {
     SCOPED_TRACE(s.name);
     const Coder coder(s.codec, with(s.hadamard), keeping(ResidualKind::kEma));
-    const int64_t n = 3 * kEmaBlock + 41;
+    const int64_t n = 3 * kResidualBlock + 41;
     const auto state = coder.make_state(n, {});
     std::vector<float> e(n);
     for (int64_t step = 0; step < 200; ++step) {
@@ -63,7 +63,8 @@ TEST(Coder, EmaIdentity) {
       for (int64_t i = 0; i < n; ++i) exact[i] = 0.8 * e[i] + 0.2 * (static_cast<double>(x[i]) + e[i] - y[i]);
       for (int64_t i = 0; i < n; ++i) {
         double largest = 0.0, inputs = 0.0;
-        for (int64_t k = i / kEmaBlock * kEmaBlock; k < std::min(n, (i / kEmaBlock + 1) * kEmaBlock); ++k) {
+        const int64_t first = i / kResidualBlock * kResidualBlock;
+        for (int64_t k = first; k < std::min(n, first + kResidualBlock); ++k) {
           largest = std::max(largest, std::fabs(exact[k]));
           inputs = std::max(inputs, std::fabs(static_cast<double>(x[k])) + std::fabs(e[k]));
         }
@@ -473,7 +474,7 @@ TEST(Coder, SizesAndShrinking) {
   EXPECT_FALSE(Coder(make_codec({}).codec, plain(), {}).shrinks(1000, DType::f32));
   EXPECT_TRUE(Coder(make_codec({}).codec, plain(), {}).traits().alias);
   EXPECT_EQ(Coder(cast_to("bf16"), with(true), {}).granule(), 32);
-  EXPECT_EQ(Coder(cast_to("bf16"), with(true), keeping(ResidualKind::kEma)).granule(), kEmaBlock);
+  EXPECT_EQ(Coder(cast_to("bf16"), with(true), keeping(ResidualKind::kEma)).granule(), kResidualBlock);
   EXPECT_EQ(sums.wire_bytes((int64_t{1} << 33) + 5, DType::f32), (size_t{1} << 33) + 5);
 }
 

@@ -94,7 +94,7 @@ class Twins {
         tally_(device, std::vector<std::byte>(sizeof(DeviceTally))) {
     const Coder& host = *point_.host;
     const bool eight = host.traits().stateful && stored_in(point_.residual) == ResidualDtype::kInt8;
-    const int64_t unit = std::lcm(host.granule(), eight ? kEmaBlock : 1);
+    const int64_t unit = std::lcm(host.granule(), eight ? kResidualBlock : 1);
     count_ = count > 0 ? count : random_count(random_);
     aligned_ = random_() % 2 == 0;
     first_ = random_() % 2 == 0 ? 0 : unit * within(random_, 1, 3);

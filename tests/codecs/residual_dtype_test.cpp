@@ -17,8 +17,8 @@ std::vector<double> steps_of(ResidualDtype dtype, const std::vector<float>& r) {
       steps[i] = size == 0.0 ? 0.0 : std::ldexp(1.0, std::max(-126, std::ilogb(size)) - 7);
       continue;
     }
-    const size_t first = i / static_cast<size_t>(kEmaBlock) * static_cast<size_t>(kEmaBlock);
-    for (size_t k = first; k < std::min(r.size(), first + static_cast<size_t>(kEmaBlock)); ++k)
+    const size_t first = i / static_cast<size_t>(kResidualBlock) * static_cast<size_t>(kResidualBlock);
+    for (size_t k = first; k < std::min(r.size(), first + static_cast<size_t>(kResidualBlock)); ++k)
       steps[i] = std::max(steps[i], std::fabs(r[k]) / 127.0);
   }
   return steps;
@@ -66,7 +66,7 @@ TEST(ResidualDtype, Identity) {
 // element; and neighbours do not round alike.
 TEST(ResidualDtype, RoundsWithoutBias) {
   constexpr int kTrials = 600;
-  const int64_t n = 2 * kEmaBlock + 37;
+  const int64_t n = 2 * kResidualBlock + 37;
   for (const ResidualDtype dtype : kSmall) {
     const Coder coder(cast_to("e4m3"), plain(), kept(ResidualKind::kErrorFeedback, dtype));
     const Coder exact(cast_to("e4m3"), plain(), kept(ResidualKind::kErrorFeedback, ResidualDtype::kFp32));
@@ -97,7 +97,7 @@ TEST(ResidualDtype, RoundsWithoutBias) {
 }
 
 TEST(ResidualDtype, CostsWhatIsPriced) {
-  const int64_t n = 4 * kEmaBlock;
+  const int64_t n = 4 * kResidualBlock;
   const auto bytes = [&](ResidualDtype dtype) {
     const Coder coder(cast_to("e4m3"), plain(), kept(ResidualKind::kErrorFeedback, dtype));
     EXPECT_EQ(coder.state_bytes(n, {}), coder.make_state(n, {})->bytes());

@@ -112,8 +112,8 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
   const int64_t bytes = static_cast<int64_t>(payload_bytes(first.coder, whole.count(), whole.dtype));
   const auto verb = [&](const GroupLane& lane) {
     // Payloads are forwarded as they are: in two levels they cross nodes once, and the bits stay.
-    const bool levels = named || choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes) ==
-                                     Algorithm::kTwoLevel;
+    const bool levels = named || choose_algorithm(*lane.tuning, Collective::kAllGather, lane.nodes, lane.size(),
+                                                  bytes) == Algorithm::kTwoLevel;
     return coded_all_gather(lane, first, mine, whole, Bounds(lane.pool(), bounds),
                             levels ? Algorithm::kTwoLevel : Algorithm::kDirect);
   };

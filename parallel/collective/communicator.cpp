@@ -200,7 +200,7 @@ Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_
   const int64_t count = bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
   TW_CHECK(mine.count() == count && mine.dtype == whole.dtype, mine.count(), " elements for a range of ", count);
   GroupLane lane = this->lane();
-  const bool direct = choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(),
+  const bool direct = choose_algorithm(tuning_, Collective::kAllGather, nodes_, size(),
                                        static_cast<int64_t>(whole.bytes())) == Algorithm::kDirect;
   if (count == 0 || mine.data == place || (direct && size() > 1 && !overlap(mine, whole)))
     return plain_all_gather(lane, mine, whole, Bounds(pool(), bounds));

@@ -30,13 +30,13 @@ NodeGrid node_grid(std::span<const int> nodes, int members) {
   return {members / local, local};
 }
 
-Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members, int64_t bytes,
-                           ReduceKind kind) {
+Algorithm choose_algorithm(const CommTuning& tuning, Collective collective, std::span<const int> nodes, int members,
+                           int64_t bytes, ReduceKind kind) {
   const bool levels = tuning.two_levels && node_grid(nodes, members).two_level() &&
-                      (verb != Verb::kAllReduce || kind == ReduceKind::kSum);
-  const Algorithm named = verb == Verb::kAllReduce       ? tuning.all_reduce
-                          : verb == Verb::kReduceScatter ? tuning.reduce_scatter
-                                                         : tuning.all_gather;
+                      (collective != Collective::kAllReduce || kind == ReduceKind::kSum);
+  const Algorithm named = collective == Collective::kAllReduce       ? tuning.all_reduce
+                          : collective == Collective::kReduceScatter ? tuning.reduce_scatter
+                                                                     : tuning.all_gather;
   if (named == Algorithm::kDirect || named == Algorithm::kRing) return named;
   if (named == Algorithm::kTwoLevel && levels) return named;
   // Direct exchanges win on shared memory and on few hosts. Two levels save network bytes as soon as bytes, not
@@ -45,22 +45,22 @@ Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const 
   return members >= 17 && bytes >= 4 << 20 ? Algorithm::kRing : Algorithm::kDirect;
 }
 
-int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb, bool watched) {
+int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& collective, bool watched) {
   if (lane.size() == 1) return 0;
   Rehearsal rehearsal{.pool = lane.pool(), .watch = watched ? lane.core->rehearsal_watch : nullptr};
   lane.rehearsal = &rehearsal;
   lane.place = SequencePlace();
-  const Task task = verb(lane);
+  const Task task = collective(lane);
   task.start().resume();
   TW_CHECK(task.returned(), "a rehearsal waits for nobody");
   if (task.error()) std::rethrow_exception(task.error());
   return rehearsal.bytes;
 }
 
-int64_t logical_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb) {
+int64_t logical_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& collective) {
   lane.checksums = Checksums::kNone;
   lane.device = nullptr;  // nothing is queued, and no memory of a device taken
-  return rehearsed_bytes(lane, verb);
+  return rehearsed_bytes(lane, collective);
 }
 
 View nowhere(DType dtype, int64_t count) {

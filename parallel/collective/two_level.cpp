@@ -106,7 +106,7 @@ Task two_level_all_gather(GroupLane lane, View whole, Bounds bounds) {
 Task plain_all_reduce(const GroupLane& lane, View data, ReduceKind kind) {
   const auto bytes = static_cast<int64_t>(data.bytes());
   if (lane.size() == 1 || bytes == 0) return nothing(lane);
-  const Algorithm way = choose_algorithm(*lane.tuning, Verb::kAllReduce, lane.nodes, lane.size(), bytes, kind);
+  const Algorithm way = choose_algorithm(*lane.tuning, Collective::kAllReduce, lane.nodes, lane.size(), bytes, kind);
   if (way == Algorithm::kTwoLevel) return two_level_all_reduce(lane, data);
   if (way == Algorithm::kDirect && bytes <= lane.tuning->small_bytes) return small_all_reduce(lane, data, kind);
   return coded_all_reduce(lane, plain_call(kind), plain_call(kind), data, way);
@@ -114,7 +114,7 @@ Task plain_all_reduce(const GroupLane& lane, View data, ReduceKind kind) {
 
 Task plain_reduce_scatter(const GroupLane& lane, View whole, Bounds bounds, View out, bool accumulate) {
   if (whole.count() == 0) return nothing(lane);
-  const Algorithm way = choose_algorithm(*lane.tuning, Verb::kReduceScatter, lane.nodes, lane.size(),
+  const Algorithm way = choose_algorithm(*lane.tuning, Collective::kReduceScatter, lane.nodes, lane.size(),
                                          static_cast<int64_t>(whole.bytes()));
   return coded_reduce_scatter(lane, plain_call(), whole, std::move(bounds), out, accumulate, way, plain_call());
 }
@@ -122,7 +122,7 @@ Task plain_reduce_scatter(const GroupLane& lane, View whole, Bounds bounds, View
 Task plain_all_gather(const GroupLane& lane, View mine, View whole, Bounds bounds) {
   const auto bytes = static_cast<int64_t>(whole.bytes());
   if (lane.size() == 1 || bytes == 0) return nothing(lane);
-  const Algorithm way = choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes);
+  const Algorithm way = choose_algorithm(*lane.tuning, Collective::kAllGather, lane.nodes, lane.size(), bytes);
   if (way == Algorithm::kTwoLevel) return two_level_all_gather(lane, whole, std::move(bounds));
   return coded_all_gather(lane, plain_call(), mine, whole, std::move(bounds), way);
 }

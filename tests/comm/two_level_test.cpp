@@ -84,13 +84,13 @@ TEST(NodeGrid, LooksThroughLargeGroupsOnce) {
 TEST(Tuning, ChoosesWhatTheGroupCanDo) {
   const std::vector<int> even = blocks(2, 2), interleaved = {0, 1, 0, 1};
   const CommTuning two = only(Algorithm::kTwoLevel), automatic;
-  EXPECT_EQ(choose_algorithm(two, Verb::kAllReduce, even, 4, 8), Algorithm::kTwoLevel);
-  EXPECT_EQ(choose_algorithm(two, Verb::kAllReduce, even, 4, 8, ReduceKind::kMax), Algorithm::kDirect);
-  EXPECT_EQ(choose_algorithm(two, Verb::kAllGather, interleaved, 4, 1 << 20), Algorithm::kDirect);
-  EXPECT_EQ(choose_algorithm(automatic, Verb::kReduceScatter, even, 4, 1 << 20), Algorithm::kTwoLevel);
-  EXPECT_EQ(choose_algorithm(automatic, Verb::kReduceScatter, even, 4, 1 << 10), Algorithm::kDirect);
-  EXPECT_EQ(choose_algorithm(automatic, Verb::kAllReduce, {}, 4, 64 << 20), Algorithm::kDirect);
-  EXPECT_EQ(choose_algorithm(only(Algorithm::kRing), Verb::kAllReduce, even, 4, 8), Algorithm::kRing);
+  EXPECT_EQ(choose_algorithm(two, Collective::kAllReduce, even, 4, 8), Algorithm::kTwoLevel);
+  EXPECT_EQ(choose_algorithm(two, Collective::kAllReduce, even, 4, 8, ReduceKind::kMax), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(two, Collective::kAllGather, interleaved, 4, 1 << 20), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(automatic, Collective::kReduceScatter, even, 4, 1 << 20), Algorithm::kTwoLevel);
+  EXPECT_EQ(choose_algorithm(automatic, Collective::kReduceScatter, even, 4, 1 << 10), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(automatic, Collective::kAllReduce, {}, 4, 64 << 20), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(only(Algorithm::kRing), Collective::kAllReduce, even, 4, 8), Algorithm::kRing);
 }
 
 // Unequal nodes, and members that are not next to each other: whatever is asked for, the route is a flat one.
@@ -104,8 +104,8 @@ TEST(Tuning, UnequalNodesTakeAFlatRoute) {
     for (const std::vector<int>& nodes : {uneven, interleaved}) {
       for (const Algorithm algorithm : {Algorithm::kTwoLevel, Algorithm::kAuto}) {
         const CommTuning tuning = only(algorithm);
-        for (const Verb verb : {Verb::kAllReduce, Verb::kReduceScatter, Verb::kAllGather})
-          EXPECT_NE(choose_algorithm(tuning, verb, nodes, n, 1 << 30), Algorithm::kTwoLevel) << n;
+        for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather})
+          EXPECT_NE(choose_algorithm(tuning, collective, nodes, n, 1 << 30), Algorithm::kTwoLevel) << n;
         EXPECT_EQ(all_reduce_bytes(tuning, nodes, n, 0, 1 << 20, DType::f32),
                   all_reduce_bytes(tuning, {}, n, 0, 1 << 20, DType::f32));
         EXPECT_EQ(reduce_scatter_bytes(tuning, nodes, 0, bounds, DType::f32),

@@ -1,4 +1,4 @@
-// A cluster as its file describes it: nodes, what joins them, and the machine that each of them is.
+// A cluster as its file describes it: nodes, the links between them, and the machine that each node is.
 #pragma once
 
 #include <string>
@@ -8,18 +8,18 @@
 
 namespace thinwire {
 
-// Where two ranks stand to each other.
+// The level of the machine at which two ranks meet.
 enum class Reach : int { kNode, kNodes, kRacks, kCount };  // inside a node, between nodes of a rack, between racks
 
 // What a rank (inside a node), a node or a rack can send and, as much, receive.
 struct ClusterLink {
-  double gbps = 0.0;              // 0: as fast as memory, only the cores count
+  double gbps = 0.0;              // 0: as fast as memory, only the time of the cores counts
   double latency_us = 0.0;        // one way
   double efficiency = 1.0;        // share of the rate that payload gets
-  double burst_bytes = 0.0;       // that leave at once after silence: the bucket of a shaper
+  double burst_bytes = 0.0;       // that leave at once after a pause: the token bucket of a shaper
   bool by_network = false;        // inside a node: messages cost the cores what those between nodes do
-  bool shared = false;            // inside a node: one bus of all its ranks, instead of a link of each rank
-  double oversubscription = 1.0;  // between racks: of what the nodes of a rack can send together
+  bool shared = false;            // inside a node: one bus for all its ranks, instead of a link per rank
+  double oversubscription = 1.0;  // between racks: divides gbps, which is then the sum of a rack's nodes
   double bytes_per_second() const { return gbps * 1e9 / 8.0 * efficiency / oversubscription; }
 };
 
@@ -31,9 +31,9 @@ struct Straggler {
 struct Cluster {
   std::string name, file;
   int nodes = 1, ranks_per_node = 1, nodes_per_rack = 0;  // 0: one rack
-  int shared_cores = 0;                                   // > 0: all ranks are emulated on so many cores of one machine
+  int shared_cores = 0;                                   // > 0: all ranks are emulated on these cores of one machine
   double memory_per_rank = 0.0;                           // bytes; 0: not known
-  double jitter = 0.0;  // relative standard deviation of the time of a plan's node of work
+  double jitter = 0.0;  // relative standard deviation of the compute time of a node of the plan
   std::vector<Straggler> stragglers;
   ClusterLink links[static_cast<int>(Reach::kCount)];
   Machine machine;

@@ -1,4 +1,4 @@
-// The executor of routes, told as instructions instead of run.
+// The executor of routes, written down as instructions instead of run.
 #include "engine/run/plan/route_code.h"
 
 #include <algorithm>
@@ -29,24 +29,24 @@ double RouteCode::handling(const TapeLeg& leg, bool is_send) const {
                  : leg.messages * costs.receive_message + bytes * costs.receive_byte;
 }
 
-void RouteCode::work(double seconds, double from_memory) {
+void RouteCode::work(double seconds, double extra_from_memory) {
   if (seconds > 0.0) tape_.code.push_back({.code = TapeCode::kWork, .seconds = seconds});
-  if (from_memory <= 0.0) return;
-  if (tape_.code.size() == told_ || tape_.code.back().code != TapeCode::kWork)
+  if (extra_from_memory <= 0.0) return;
+  if (tape_.code.size() == ended_ || tape_.code.back().code != TapeCode::kWork)
     tape_.code.push_back({.code = TapeCode::kWork});
-  slower_.emplace_back(tape_.code.size() - 1, from_memory);
+  extra_from_memory_.emplace_back(tape_.code.size() - 1, extra_from_memory);
 }
 
-void RouteCode::is_of(Site site) {
-  for (const auto& [instruction, seconds] : slower_)
+void RouteCode::end_operation(Site site) {
+  for (const auto& [instruction, seconds] : extra_from_memory_)
     if (comes_from_memory(site)) tape_.code[instruction].seconds += seconds;
-  slower_.clear();
-  told_ = tape_.code.size();
+  extra_from_memory_.clear();
+  ended_ = tape_.code.size();
 }
 
 // Operations repeat from layer to layer and from step to step, and legs would be most of a large cluster's tapes.
 void RouteCode::put(TapeCode code, std::vector<TapeLeg>& legs) {
-  const auto [at, fresh] = written_.try_emplace(legs, static_cast<int>(tape_.legs.size()));
+  const auto [at, fresh] = leg_places_.try_emplace(legs, static_cast<int>(tape_.legs.size()));
   if (fresh) tape_.legs.insert(tape_.legs.end(), legs.begin(), legs.end());
   tape_.code.push_back(
       {.code = code, .cyclic = cyclic_, .first = at->second, .count = static_cast<int>(legs.size()), .route = route_});

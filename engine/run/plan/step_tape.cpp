@@ -33,7 +33,7 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   Ticket issued(const OperationNote& note) override {
     const int number = static_cast<int>(tape_.operations.size());
     const int end = static_cast<int>(tape_.code.size());
-    code_.is_of(static_cast<Site>(note.label.number));
+    code_.end_operation(static_cast<Site>(note.label.number));
     tape_.operations.push_back({static_cast<Site>(note.label.number), note.verb, begun_, end - begun_,
                                 static_cast<double>(note.bytes), take_blocks()});
     tape_.sites.emplace(note.group, tape_.operations.back().site);
@@ -49,7 +49,7 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
     tape_.events.back().seconds += time.alone;
     tape_.events.back().loaded += time.loaded;
   }
-  void rank_holds(double bytes) { code_.rank_holds(bytes); }
+  void set_rank_bytes(double bytes) { code_.set_rank_bytes(bytes); }
   void node(const PlanNode& node) {
     tape_.events.push_back({.kind = TapeKind::kNode,
                             .node = node.kind,
@@ -102,7 +102,7 @@ Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int 
   const WatchedTable table = make_watched_table(rehearsal_ops());
   StepRehearsal rehearsal(config, layout_of(config, rank, std::move(nodes)), &recorder);
   Replica& replica = rehearsal.replica();
-  recorder.rank_holds(static_cast<double>(replica.memory().total()));
+  recorder.set_rank_bytes(static_cast<double>(replica.memory().total()));
   replica.use_exec(make_watched_exec(table, replica.device(), replica.exec(), recorder));
   rehearsal.take_steps(
       static_cast<int>(config.accumulation), steps,

@@ -1,4 +1,4 @@
-// Looks at a run's files, and writes the page anew when one of them has changed.
+// Polls a run's files, and writes the page again when one of them has changed.
 #include "engine/run/trace/report_follow.h"
 
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ void say(const std::string& words) {
   std::fflush(stdout);
 }
 
-// SIGINT and SIGTERM are waited for instead of handled, so that no page is cut off.
+// SIGINT and SIGTERM, blocked and waited for, so that neither interrupts the writing of a page.
 class Signals {
  public:
   Signals() {
@@ -46,7 +46,7 @@ class Signals {
   ~Signals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
-  // Whether one comes within so many seconds.
+  // Waits so many seconds, or until one of the two comes: then true.
   bool within(double seconds) const {
     const Clock::time_point start = Clock::now();
     for (double left = seconds; left > 0; left = seconds - seconds_since(start)) {
@@ -60,22 +60,22 @@ class Signals {
   sigset_t set_{}, before_{};
 };
 
-// What differs as soon as the run has written something, and when it did that last by the files' own clock.
-struct Look {
-  std::string print;
-  std::time_t last = 0;
+// State of the run's files. The fingerprint changes when the run writes one of them.
+struct FileState {
+  std::string fingerprint;
+  std::time_t last_write = 0;  // by the file system's clock; 0: there are no files
 };
 
-Look look_at(const std::string& dir) {
-  Look look;
+FileState file_state(const std::string& dir) {
+  FileState state;
   for (const std::string& path : {metrics_path(dir), status_path(dir), resolved_config_path(dir)}) {
     struct stat file {};
     if (::stat(path.c_str(), &file) != 0) continue;
-    look.last = std::max(look.last, file.st_mtim.tv_sec);
-    look.print += std::to_string(file.st_ino) + " " + std::to_string(file.st_size) + " " +
-                  std::to_string(file.st_mtim.tv_sec) + "." + std::to_string(file.st_mtim.tv_nsec) + "\n";
+    state.last_write = std::max(state.last_write, file.st_mtim.tv_sec);
+    state.fingerprint += std::to_string(file.st_ino) + " " + std::to_string(file.st_size) + " " +
+                         std::to_string(file.st_mtim.tv_sec) + "." + std::to_string(file.st_mtim.tv_nsec) + "\n";
   }
-  return look;
+  return state;
 }
 
 std::string how_it_ended(const RunStatus& status) {
@@ -91,33 +91,33 @@ std::string how_it_ended(const RunStatus& status) {
 
 ExitCode follow_run(const FollowOptions& options) {
   const Signals signals;
-  const std::string now_and_then = "loads itself again every " + in_seconds(options.every_s);
+  const std::string reloads = "loads itself again every " + in_seconds(options.every_s);
   const std::string& dir = options.run_dir;
   say("following " + dir + ": " + std::filesystem::absolute(options.output).lexically_normal().string() + " " +
-      now_and_then + "; ends with the run, or after " + in_seconds(options.quiet_s) + " without news");
-  std::string seen = "nothing";  // what the last look saw
-  std::time_t news = std::time(nullptr);
-  Clock::time_point changed = Clock::now();
-  double took = 0;
-  bool stopped = false;
-  for (;;) {
+      reloads + "; ends with the run, or after " + in_seconds(options.quiet_s) + " without news");
+  std::string seen;  // fingerprint of the last poll
+  std::time_t last_write = std::time(nullptr);
+  Clock::time_point changed = Clock::now();  // when a poll found a change
+  double took = 0;                           // seconds, to write the page
+  bool stopped = false;                      // by a signal
+  for (bool first = true;; first = false) {
     std::error_code ignored;
-    const bool there = std::filesystem::exists(dir, ignored);
-    if (!there && stopped) return ExitCode::kPreempted;
-    const Look look = look_at(dir);
-    const bool first = seen == "nothing";
+    const bool exists = std::filesystem::exists(dir, ignored);
+    if (!exists && stopped) return ExitCode::kPreempted;
+    const FileState state = file_state(dir);
+    const bool news = first || state.fingerprint != seen;
     bool quiet = seconds_since(changed) >= options.quiet_s;
-    if (first || look.print != seen) {
+    if (news) {
       changed = Clock::now();
-      if (look.last != 0) news = look.last;
-      // A run that died long ago needs no waiting for.
-      quiet = first && static_cast<double>(std::time(nullptr) - news) >= options.quiet_s;
+      if (state.last_write != 0) last_write = state.last_write;
+      // A run that died long ago is not waited for.
+      quiet = first && static_cast<double>(std::time(nullptr) - last_write) >= options.quiet_s;
     }
-    if (!there && quiet)
+    if (!exists && quiet)
       throw_bad_data(dir + ": no such run directory came within " + in_seconds(options.quiet_s) +
                      "; give the run's key run_dir, or a longer --quiet");
-    if (!there && first) say("waiting for " + dir + ", which is not there yet");
-    if (there && (first || look.print != seen || quiet || stopped)) {
+    if (!exists && first) say("waiting for " + dir + ", which is not there yet");
+    if (exists && (news || quiet || stopped)) {
       const Clock::time_point start = Clock::now();
       RunData run = load_run(dir);
       const bool ended = run.status && run.status->state != "running";
@@ -126,16 +126,16 @@ ExitCode follow_run(const FollowOptions& options) {
       if (ended) {
         following.words = how_it_ended(*run.status);
       } else if (quiet) {
-        following.words =
-            "no news since " + utc_text(news) + " (" + in_seconds(options.quiet_s) + "): the run was killed, or hangs";
-        // The last word of a run that was killed is that it is running.
-        if (run.status) run.status->state = "no news since " + utc_text(news);
+        following.words = "no news since " + utc_text(last_write) + " (" + in_seconds(options.quiet_s) +
+                          "): the run was killed, or hangs";
+        // The status file of a run that was killed still says that it is running.
+        if (run.status) run.status->state = "no news since " + utc_text(last_write);
       } else if (stopped) {
         following.words = "not followed any more since " + stamp;
       } else {
-        following = {(run.steps.empty() ? "waiting for the first step; written " : "live: written ") + stamp + ", " +
-                         now_and_then,
-                     options.every_s};
+        following = {
+            (run.steps.empty() ? "waiting for the first step; written " : "live: written ") + stamp + ", " + reloads,
+            options.every_s};
       }
       write_file_atomic(options.output, report_page({run}, following), false);
       took = seconds_since(start);
@@ -144,8 +144,8 @@ ExitCode follow_run(const FollowOptions& options) {
         return ended || quiet ? ExitCode::kFinished : ExitCode::kPreempted;
       }
     }
-    seen = look.print;
-    // A page of many steps takes long to write: at most a tenth of the time goes into that.
+    seen = state.fingerprint;
+    // A page of many steps takes long to write: at most a tenth of the time goes into writing.
     stopped = signals.within(std::max(options.every_s, 9 * took));
   }
 }

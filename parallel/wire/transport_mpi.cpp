@@ -1,4 +1,4 @@
-// Transfers as MPI_Isend and MPI_Irecv, tested in one sweep; the only file that calls MPI.
+// Transfers as MPI_Isend and MPI_Irecv, tested together by MPI_Testsome; the only file that calls MPI.
 #include "parallel/wire/transport_mpi.h"
 
 #include <mpi.h>
@@ -23,8 +23,8 @@
 
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200300
 // MPICH before 4.2 over UCX's tcp can hang in MPI_Finalize: a rank that has closed its connections waits for the others
-// in PMI, deaf to those that still need its answer to close theirs (pmodels/mpich pull request 6596). By then all
-// messages have been received, so connections need no farewell; libmpich finds this function before UCX's own.
+// in PMI, and no longer answers those that need its answer to close theirs (pmodels/mpich pull request 6596). By then
+// all messages have been received, so nothing need be closed; libmpich finds this function before UCX's own.
 extern "C" void* ucp_disconnect_nb(void*) {
   return nullptr;
 }
@@ -33,11 +33,12 @@ extern "C" void* ucp_disconnect_nb(void*) {
 namespace thinwire {
 namespace {
 
-constexpr int kRounds = 4;                   // tests per poll: a large message needs one for every few pieces
-constexpr size_t kProbablyOver = 512 << 10;  // sends up to here are often buffered: worth a look at once
+constexpr int kTestsPerPoll = 4;  // a large message needs a test for every few of its pieces
+// Sends up to this size are often buffered, and complete at once: worth a test.
+constexpr size_t kOftenBuffered = 512 << 10;
 
-// What MPI refuses because of its arguments is a fault of ours; everything else is the network, a peer or its host, and
-// the job may begin again.
+// An error of MPI about its arguments is a fault of this program; any other is one of the network, a peer or its host,
+// and the job may be started again.
 bool is_our_fault(int code) {
   int kind = MPI_SUCCESS;
   MPI_Error_class(code, &kind);
@@ -67,26 +68,27 @@ void check_mpi(int code, const char* call, int peer = -1) {
               std::string(call) + (peer >= 0 ? " with rank " + std::to_string(peer) : "") + " failed: " + text);
 }
 
-void sleep_longer(long& us) {
+// Doubles `us` afterwards, up to 1 ms.
+void sleep_doubling(long& us) {
   const timespec request{0, us * 1000};
   ::nanosleep(&request, nullptr);
   us = std::min(us * 2, 1000L);
 }
 
 constexpr int kRollCallTag = kTags - 3;
-constexpr double kAnswerLater = 2.0;  // rank 0 has more to say than those who have called
+constexpr double kReportsLater = 2.0;  // seconds by which other ranks let rank 0, which knows more, report first
 
-// Rank 0 hears from everybody before a call of MPI in which all wait for all, and can say who is missing: such a call
-// cannot.
+// Before a collective call of MPI every rank sends a byte to rank 0, which can then name the ranks that are missing:
+// the collective cannot.
 void roll_call(Transport& transport, Keeper* keeper, const std::string& place, Keeper::Note note) {
-  const bool hears = transport.rank() == 0;
-  Handshake handshake(transport, kRollCallTag, hears ? keeper : nullptr, place, note);
-  std::vector<char> words(static_cast<size_t>(transport.size()));
-  for (int peer = 1; hears && peer < transport.size(); ++peer)
-    handshake.receive(&words[static_cast<size_t>(peer)], 1, peer);
-  if (!hears) handshake.send(words.data(), 1, 0);
-  if (!hears && keeper != nullptr)
-    keeper->phase("still waits in the " + place, note, kAnswerLater + 0.1 * keeper->start_seconds());
+  const bool is_root = transport.rank() == 0;
+  Handshake handshake(transport, kRollCallTag, is_root ? keeper : nullptr, place, note);
+  std::vector<char> bytes(static_cast<size_t>(transport.size()));
+  for (int peer = 1; is_root && peer < transport.size(); ++peer)
+    handshake.receive(&bytes[static_cast<size_t>(peer)], 1, peer);
+  if (!is_root) handshake.send(bytes.data(), 1, 0);
+  if (!is_root && keeper != nullptr)
+    keeper->phase("still waits in the " + place, note, kReportsLater + 0.1 * keeper->start_seconds());
   handshake.finish();
 }
 
@@ -101,19 +103,19 @@ class MpiTransport final : public Transport {
   }
 
   ~MpiTransport() override {
-    // After an error the others may never come here, and what was posted may still be written: the process is about to
-    // end, with the code of that error, and the launcher ends the rest.
+    // After an error other ranks may never come here, and posted receives may still be written: this process is about
+    // to end with the code of that error, and the launcher ends the others.
     if (!requests_.empty() || std::uncaught_exceptions() > 0) return;
-    // MPI_Finalize may spin until the last rank arrives; wait for it with our eyes closed. Where that fails the others
-    // may wait for ever.
+    // MPI_Finalize may spin until the last rank arrives, so this waits for it with naps. An error here ends all ranks:
+    // others may wait for ever.
     try {
       roll_call(*this, keeper_, "last barrier", Keeper::Note::kNone);
-      MPI_Request all_here = MPI_REQUEST_NULL;
-      check_mpi(MPI_Ibarrier(comm_, &all_here), "the last MPI_Ibarrier");
-      int here = 0;
-      for (long nap_us = 10; here == 0;) {
-        check_mpi(MPI_Test(&all_here, &here, MPI_STATUS_IGNORE), "MPI_Test of the last MPI_Ibarrier");
-        if (here == 0) sleep_longer(nap_us);
+      MPI_Request barrier = MPI_REQUEST_NULL;
+      check_mpi(MPI_Ibarrier(comm_, &barrier), "the last MPI_Ibarrier");
+      int reached = 0;
+      for (long nap_us = 10; reached == 0;) {
+        check_mpi(MPI_Test(&barrier, &reached, MPI_STATUS_IGNORE), "MPI_Test of the last MPI_Ibarrier");
+        if (reached == 0) sleep_doubling(nap_us);
       }
     } catch (const Error& e) {
       end_mpi(static_cast<int>(e.code()), e.what());
@@ -130,10 +132,10 @@ class MpiTransport final : public Transport {
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(MPI_Isend(data, count_of(bytes), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend", peer);
-    if (bytes <= kProbablyOver) {
-      int over = 0;
-      check_mpi(MPI_Test(&request, &over, MPI_STATUS_IGNORE), "MPI_Test of a send", peer);
-      if (over != 0) return true;
+    if (bytes <= kOftenBuffered) {
+      int complete = 0;
+      check_mpi(MPI_Test(&request, &complete, MPI_STATUS_IGNORE), "MPI_Test of a send", peer);
+      if (complete != 0) return true;
     }
     add(request, token, bytes, peer, true);
     return false;
@@ -149,19 +151,18 @@ class MpiTransport final : public Transport {
   size_t poll(std::span<Completion> done) override {
     const size_t open = requests_.size();
     if (open == 0) {
-      // MPI may have called a send over that it has still to put on the wire: any call moves it on.
-      int waits = 0;
-      check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &waits, MPI_STATUS_IGNORE), "MPI_Iprobe");
+      // A send that MPI reported complete may still be in its buffer: any call of MPI makes progress with it.
+      int found = 0;
+      check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, MPI_STATUS_IGNORE), "MPI_Iprobe");
       return 0;
     }
-    // Nothing is tested that could not be reported.
+    // Only as many requests are tested as `done` can report. With more open, the next poll tests the next ones.
     const size_t window = std::min(open, done.size());
-    // With more open than fit, the window moves: none is forgotten.
     if (first_ >= open) first_ = 0;
     const size_t first = std::min(first_, open - window);
     first_ = first + window;
     int n = 0;
-    for (int round = 0; round < kRounds && n == 0; ++round) n = test(first, static_cast<int>(window));
+    for (int round = 0; round < kTestsPerPoll && n == 0; ++round) n = test(first, static_cast<int>(window));
     if (n <= 0) return 0;
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
       const Posted& posted = posted_[first + static_cast<size_t>(indices_[i])];
@@ -195,8 +196,8 @@ class MpiTransport final : public Transport {
   }
 
  private:
-  // How many of them are over; indices_ and statuses_ tell which. MPI_UNDEFINED (negative) does not occur: all are
-  // open.
+  // How many of the requests [first, first + window) are complete; their numbers, from `first`, are then in indices_,
+  // and their statuses in statuses_. MPI_UNDEFINED (negative) does not occur: all are open.
   int test(size_t first, int window) {
     int n = 0;
     if (window == 1) {  // a tenth cheaper, and the usual case of a wait
@@ -238,24 +239,25 @@ class MpiTransport final : public Transport {
     posted_.push_back({token, peer, is_send, bytes});
   }
 
-  MPI_Comm comm_ = MPI_COMM_WORLD;  // a copy of it behind the first handshake
+  MPI_Comm comm_ = MPI_COMM_WORLD;  // after the first handshake: a duplicate of it
   Keeper* keeper_;
   int rank_ = 0, size_ = 1;
-  std::vector<MPI_Request> requests_;  // dense, so that one call tests them all
-  std::vector<Posted> posted_;
-  size_t first_ = 0;
-  std::vector<int> indices_;
+  std::vector<MPI_Request> requests_;  // without gaps, so that one call tests them all
+  std::vector<Posted> posted_;         // of requests_
+  size_t first_ = 0;                   // request that the next poll begins with
+  std::vector<int> indices_;           // of test()
   std::vector<MPI_Status> statuses_;
 };
 
-// Without a network card that reads memory by itself, UCX's rendezvous buys nothing: over TCP its handshake queues
-// behind the bulk data (measured at 1 Gbit/s: 69 % of the wire used, 97 % without), and copies through shared memory
-// are faster, too. The user's own setting wins.
+// Without an RDMA network card UCX's rendezvous protocol gains nothing: over TCP its handshake queues after the bulk
+// data (measured at 1 Gbit/s: 69 % of the wire used, 97 % without), and copies through shared memory are faster, too. A
+// setting of the user is kept.
 void prefer_eager_messages() {
   if (::access("/sys/class/infiniband", F_OK) != 0) ::setenv("UCX_RNDV_THRESH", "inf", 0);
 }
 
-// A connection is an open file. Rank 0 hears from every rank, and the usual limit is 1024 where much more is granted.
+// Raises the limit of open files, which TCP connections are: rank 0 has one to every rank, and the default limit is
+// often 1024 where much more is granted.
 void allow_many_connections() {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
@@ -269,9 +271,9 @@ void allow_many_connections() {
   std::fprintf(stderr, "error: %s\n", message.c_str());
   std::fflush(nullptr);
   std::this_thread::sleep_for(kLastLines);
-  int is_up = 0, is_down = 0;
-  MPI_Initialized(&is_up), MPI_Finalized(&is_down);
-  if (is_up != 0 && is_down == 0) MPI_Abort(MPI_COMM_WORLD, code);
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized), MPI_Finalized(&finalized);
+  if (initialized != 0 && finalized == 0) MPI_Abort(MPI_COMM_WORLD, code);
   std::_Exit(code);
 }
 
@@ -279,8 +281,8 @@ void end_mpi(int code, const std::string& message) {
   end_all_ranks(code, "rank " + std::to_string(launch_of_environment().rank) + ": " + message);
 }
 
-// An error that every rank has found. Rank 0 prints it once and ends the job; were all to leave, the launcher's exit
-// code would depend on who is first.
+// For an error that every rank has found. Rank 0 prints it once and ends the job; if all ranks exited, the launcher's
+// exit code would depend on which is first.
 [[noreturn]] static void refuse_together(int rank, const std::string& message) {
   if (rank != 0) std::this_thread::sleep_for(std::chrono::seconds(20));  // until the launcher ends us
   end_all_ranks(static_cast<int>(ExitCode::kBadConfig), message);
@@ -293,7 +295,7 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   if (keeper != nullptr) keeper->phase("still waits for the others in MPI_Init", Keeper::Note::kStarting);
   int provided = MPI_THREAD_SINGLE, size = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // which copies of it inherit
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // duplicates inherit it
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (provided < MPI_THREAD_SERIALIZED)
     throw_bad_config("this MPI was built without thread support (MPI_THREAD_SERIALIZED is needed)");
@@ -311,33 +313,33 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   if (known == 0 || *static_cast<int*>(largest_tag) < kTags - 1)
     throw_bad_config("this MPI grants fewer tags than the standard says: 2^15 are needed");
 
-  struct Names {
+  struct RankInfo {
     char host[MPI_MAX_PROCESSOR_NAME] = {};
     char machine[128] = {};
-    char wrong[256] = {};  // with the environment of this rank alone, perhaps: all have to hear of it
+    char error[256] = {};  // in this rank's environment, perhaps in no other's: all ranks have to know
     int64_t delay_us = 0;
   };
-  Names mine;
+  RankInfo mine;
   try {
     mine.delay_us = wished_delay().count();
     wants_node_memory();
   } catch (const Error& e) {
-    std::string(e.what()).copy(mine.wrong, sizeof mine.wrong - 1);
+    std::string(e.what()).copy(mine.error, sizeof mine.error - 1);
   }
-  std::vector<Names> all(static_cast<size_t>(size));
+  std::vector<RankInfo> all(static_cast<size_t>(size));
   int length = 0;
   MPI_Get_processor_name(mine.host, &length);
   machine.copy(mine.machine, sizeof mine.machine - 1);
   check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_CHAR, all.data(), sizeof mine, MPI_CHAR, comm), "MPI_Allgather");
   hosts.clear(), machines.clear();
-  for (const Names& names : all) {
-    hosts.emplace_back(names.host), machines.emplace_back(names.machine);
-    if (names.wrong[0] != 0)
+  for (const RankInfo& info : all) {
+    hosts.emplace_back(info.host), machines.emplace_back(info.machine);
+    if (info.error[0] != 0)
       refuse_together(transport->rank(),
-                      "rank " + std::to_string(hosts.size() - 1) + " (" + names.host + "): " + names.wrong);
-    if (names.delay_us != all[0].delay_us)
+                      "rank " + std::to_string(hosts.size() - 1) + " (" + info.host + "): " + info.error);
+    if (info.delay_us != all[0].delay_us)
       refuse_together(transport->rank(), "THINWIRE_DELAY_US differs between ranks: " + std::to_string(all[0].delay_us) +
-                                             " on rank 0, " + std::to_string(names.delay_us) + " on rank " +
+                                             " on rank 0, " + std::to_string(info.delay_us) + " on rank " +
                                              std::to_string(hosts.size() - 1) + ": give all of them the same");
   }
   return transport;

@@ -1,4 +1,4 @@
-// Makes the coders of a site from its rule, and keeps the states of a channel's slots.
+// Makes the coders of a site from its rule, and holds the states of a channel's slots.
 #include "parallel/channel/channel_compression.h"
 
 #include "compression/codec_table.h"
@@ -9,22 +9,22 @@ namespace thinwire {
 
 namespace {
 
+// replaced: the coder whose place this one takes, or nullptr.
 std::shared_ptr<Coder> coder_of(const MadeCodec& made, const CodecSpec& spec, const ResidualSpec& residual,
-                                const std::shared_ptr<const Coder>& in_place_of) {
-  return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
+                                const std::shared_ptr<const Coder>& replaced) {
+  return std::make_shared<Coder>(made.codec, spec, residual, replaced != nullptr ? replaced->granule() : 1);
 }
 
-// Between two stages of a pipeline.
-bool is_edge(Site site) {
+bool is_pipeline(Site site) {
   return site == Site::kPpForward || site == Site::kPpBackward;
 }
 
-bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
+bool codes_alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
   return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
 }
 
-// main: the one whose place it takes, or nullptr.
-std::shared_ptr<SiteCompression> make_one(Site site, const SiteRule& rule, const SiteCompression* main) {
+// Without `light`, `bf16` and `later`. replaced: the compression whose place this one takes, or nullptr.
+std::shared_ptr<SiteCompression> make_one(Site site, const SiteRule& rule, const SiteCompression* replaced) {
   auto compression = std::make_shared<SiteCompression>();
   compression->site = site;
   compression->rule = rule;
@@ -32,20 +32,20 @@ std::shared_ptr<SiteCompression> make_one(Site site, const SiteRule& rule, const
   const MadeCodec first = make_codec(rule.codec);
   compression->rounds = first.rounds;
   if (first.codec != nullptr)
-    compression->first = coder_of(first, rule.codec, rule.residual, main != nullptr ? main->first : nullptr);
-  // Sums go back the way they came unless the rule says otherwise. Without a residual of their own: the error of a
-  // sum's compression belongs to nobody's contribution.
+    compression->first = coder_of(first, rule.codec, rule.residual, replaced != nullptr ? replaced->first : nullptr);
+  // Sums are coded as contributions are, unless the rule has a codec for sums, but without the residual: the coding
+  // error of a sum belongs to no rank's contribution.
   const CodecSpec& spec = rule.has_sum_codec ? rule.sum_codec : rule.codec;
   const MadeCodec sums = make_codec(spec);
   if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity")
-    compression->sums = coder_of(sums, spec, rule.sum_residual, main != nullptr ? main->sums : nullptr);
+    compression->sums = coder_of(sums, spec, rule.sum_residual, replaced != nullptr ? replaced->sums : nullptr);
   const auto on_device = [](const std::shared_ptr<const Coder>& coder) {
     return coder != nullptr ? DeviceCoder::make(*coder) : nullptr;
   };
   compression->first_on_device = on_device(compression->first);
   compression->sums_on_device = on_device(compression->sums);
-  // On an edge of the pipeline nothing is summed, elsewhere all that rounds are for.
-  const bool in_rounds = compression->rounds != nullptr && !is_edge(site);
+  // Rounds code what is summed: nothing between pipeline stages, at other sites every message of such a rule.
+  const bool in_rounds = compression->rounds != nullptr && !is_pipeline(site);
   if (in_rounds) compression->rounds_on_device = make_device_rounds(rule.codec);
   compression->on_device = in_rounds ? compression->rounds_on_device != nullptr
                                      : compression->first_on_device != nullptr &&
@@ -60,22 +60,24 @@ CodecSpec in_bf16(const CodecSpec& spec) {
   return cast;
 }
 
-std::shared_ptr<SiteCompression> make_with_ways(Site site, const SiteRule& rule, const SiteCompression* main) {
-  const std::shared_ptr<SiteCompression> compression = make_one(site, rule, main);
+// With `light` and `bf16`.
+std::shared_ptr<SiteCompression> make_with_ways(Site site, const SiteRule& rule, const SiteCompression* replaced) {
+  const std::shared_ptr<SiteCompression> compression = make_one(site, rule, replaced);
   const auto way = [&](const SiteRule& other) {
     std::shared_ptr<SiteCompression> made;
     if (other == rule) return made;
     made = make_one(site, other, compression.get());
-    if (alike(compression->first, made->first) && alike(compression->sums, made->sums)) return made = nullptr;
+    if (codes_alike(compression->first, made->first) && codes_alike(compression->sums, made->sums))
+      return made = nullptr;
     compression->on_device = compression->on_device && made->on_device;
     return made;
   };
   SiteRule light = rule, bf16 = rule;
   light.codec = cheaper_codec(rule.codec), light.sum_codec = cheaper_codec(rule.sum_codec);
   bf16.codec = in_bf16(rule.codec), bf16.sum_codec = in_bf16(rule.sum_codec);
-  // The residual of sums in rounds is no coder's: it waits for them. Nor is there a state for what rounds do not code,
-  // sums on their way back: it would be made in the middle of a run, where no memory plan and no resume knows of it.
-  if (compression->rounds != nullptr && !is_edge(site)) bf16.residual = bf16.sum_residual = {};
+  // Under bf16 in place of rounds no residual: that of the rounds stays as it is until rounds code again, and a new
+  // coder's (of contributions or sums) would be made in the middle of a run, unknown to memory plan and resume.
+  if (compression->rounds != nullptr && !is_pipeline(site)) bf16.residual = bf16.sum_residual = {};
   compression->light = way(light), compression->bf16 = way(bf16);
   return compression;
 }
@@ -84,16 +86,16 @@ std::shared_ptr<SiteCompression> make_with_ways(Site site, const SiteRule& rule,
 
 std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule& rule) {
   if (rule.codec.codec == "identity" && !rule.has_sum_codec && !rule.codec.checksum) return nullptr;
-  const auto made_at = [&](int64_t step, const SiteCompression* main) {
+  const auto make_at = [&](int64_t step, const SiteCompression* replaced) {
     SiteRule now = rule;
     now.codec = codec_at(rule.codec, step), now.sum_codec = codec_at(rule.sum_codec, step);
-    return make_with_ways(site, now, main);
+    return make_with_ways(site, now, replaced);
   };
-  const std::shared_ptr<SiteCompression> compression = made_at(0, nullptr);
-  std::set<int64_t> places = ramp_places(rule.codec);
-  places.merge(ramp_places(rule.sum_codec));
-  for (const int64_t place : places) {
-    compression->later.push_back({place, made_at(place, compression.get())});
+  const std::shared_ptr<SiteCompression> compression = make_at(0, nullptr);
+  std::set<int64_t> steps = ramp_places(rule.codec);
+  steps.merge(ramp_places(rule.sum_codec));
+  for (const int64_t step : steps) {
+    compression->later.push_back({step, make_at(step, compression.get())});
     compression->on_device = compression->on_device && compression->later.back().second->on_device;
   }
   return compression;
@@ -101,8 +103,8 @@ std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule
 
 const SiteCompression& compression_at(const SiteCompression& compression, int64_t step) {
   const SiteCompression* now = &compression;
-  for (const auto& [place, later] : compression.later)
-    if (place <= step) now = later.get();
+  for (const auto& [from, later] : compression.later)
+    if (from <= step) now = later.get();
   return *now;
 }
 
@@ -115,14 +117,14 @@ const SiteCompression& coded_by(const SiteCompression& compression, CodingWay wa
 
 namespace {
 
-SiteCompression compression_further(const SiteCompression& compression) {
+SiteCompression further_compression(const SiteCompression& compression) {
   SiteCompression further = compression;
   further.first = compression.sums;
   further.first_on_device = compression.sums_on_device;
   further.rounds = nullptr;
   for (auto* way : {&further.light, &further.bf16})
-    if (*way != nullptr) *way = std::make_shared<SiteCompression>(compression_further(**way));
-  for (auto& [place, later] : further.later) later = std::make_shared<SiteCompression>(compression_further(*later));
+    if (*way != nullptr) *way = std::make_shared<SiteCompression>(further_compression(**way));
+  for (auto& [step, later] : further.later) later = std::make_shared<SiteCompression>(further_compression(*later));
   return further;
 }
 
@@ -132,7 +134,7 @@ SiteCompressions further_compressions(const SiteCompressions& compressions) {
   SiteCompressions further = compressions;
   for (std::shared_ptr<const SiteCompression>& each : further)
     if (each != nullptr && each->rule.has_sum_codec)
-      each = std::make_shared<SiteCompression>(compression_further(*each));
+      each = std::make_shared<SiteCompression>(further_compression(*each));
   return further;
 }
 
@@ -140,7 +142,7 @@ SlotStates states_of(const SiteCompression& compression, std::span<const MatrixS
   const bool summed = use == ChannelUse::kScatter || use == ChannelUse::kAllReduce;
   SlotStates states;
   if (compression.rounds != nullptr && summed) {
-    // Without a matrix a matrix codec sends the elements as they are.
+    // A codec of matrices sends elements of no matrix as they are.
     states.rounds = !compression.rounds->traits().matrices || !matrices.empty();
     return states;
   }
@@ -157,10 +159,9 @@ int64_t state_bytes(const SiteCompression& compression, std::span<const MatrixSh
   int64_t bytes = 0;
   if (states.rounds) {
     bytes += compression.rounds->make_state(count, matrices)->bytes();
-    const bool kept = compression.rule.residual.kind != ResidualKind::kNone;
-    if (kept)
-      bytes +=
-          residual_bytes({.kind = ResidualKind::kErrorFeedback, .on_skip = compression.rule.residual.on_skip}, count);
+    const ResidualSpec& residual = compression.rule.residual;
+    if (residual.kind != ResidualKind::kNone)
+      bytes += residual_bytes({.kind = ResidualKind::kErrorFeedback, .on_skip = residual.on_skip}, count);
   }
   if (states.first) bytes += compression.first->state_bytes(count, matrices);
   if (states.sums) bytes += compression.sums->state_bytes(count, matrices);
@@ -197,7 +198,7 @@ void ChannelStates::visit(StateVisitor& visitor) {
 
 namespace {
 
-// Fills what is called `residual` of a state, and counts what it cannot fill.
+// Fills those values of a state that are named `residual`; counts them, and all others.
 class AdoptingVisitor final : public StateVisitor {
  public:
   AdoptingVisitor(const std::function<bool(View)>& fill, AdoptedStates& done) : fill_(fill), done_(done) {}
@@ -217,12 +218,13 @@ class AdoptingVisitor final : public StateVisitor {
 
 AdoptedStates ChannelStates::adopt(const OldResiduals& old) {
   AdoptedStates done;
-  const size_t data = name_.find('.', name_.rfind("/rank")), tensor = name_.find('.', data + 1);
+  // The dots around the data rank in the name.
+  const size_t before_data = name_.find('.', name_.rfind("/rank")), after_data = name_.find('.', before_data + 1);
   for (auto& entry : slots_) {
     Slot& slot = entry.second;
     const auto fill = [&](const char* what, bool of_sums, View residual) {
       const auto stored_name = [&](int rank) {
-        return "coding/" + name_.substr(0, data + 1) + std::to_string(rank) + name_.substr(tensor) + "/" +
+        return "coding/" + name_.substr(0, before_data + 1) + std::to_string(rank) + name_.substr(after_data) + "/" +
                std::to_string(entry.first) + "/" + what;
       };
       if (!over_data_ || slot.owners.empty()) return false;
@@ -234,7 +236,7 @@ AdoptedStates ChannelStates::adopt(const OldResiduals& old) {
         const int64_t first = slot.owners[static_cast<size_t>(owner)],
                       n = slot.owners[static_cast<size_t>(owner) + 1] - first;
         for (int rank = 0; rank < old.ranks && n > 0; ++rank) {
-          const int sender = rank % ranks == owner ? (owner + 1) % ranks : rank % ranks;
+          const int sender = rank % ranks == owner ? (owner + 1) % ranks : rank % ranks;  // not the owner
           if ((of_sums ? owner : sender) != slot.me) continue;
           const std::span<float> part = std::span(share).first(static_cast<size_t>(n));
           old.read(stored_name(rank), first, part);
@@ -243,14 +245,14 @@ AdoptedStates ChannelStates::adopt(const OldResiduals& old) {
       }
       const View all(sum.data(), DType::f32, {residual.count()});
       if (device_ == nullptr) return convert(all, residual), true;
-      std::vector<char> there(residual.bytes());
-      convert(all, View(there.data(), residual.dtype, {residual.count()}));
-      device_->copy_at_rest(residual.data, there.data(), there.size());
+      std::vector<char> on_host(residual.bytes());
+      convert(all, View(on_host.data(), residual.dtype, {residual.count()}));
+      device_->copy_at_rest(residual.data, on_host.data(), on_host.size());
       return true;
     };
     const auto visit = [&](const std::unique_ptr<CompressionState>& state, const char* what, bool of_sums) {
-      const std::function<bool(View)> filling = [&](View residual) { return fill(what, of_sums, residual); };
-      AdoptingVisitor visitor(filling, done);
+      const std::function<bool(View)> fill_one = [&](View residual) { return fill(what, of_sums, residual); };
+      AdoptingVisitor visitor(fill_one, done);
       if (state) state->visit(visitor, "");
     };
     visit(slot.first, "first/residual", false);

@@ -55,7 +55,7 @@ std::vector<double> message_slack(const std::vector<Plan>& plans, const Pipeline
 }
 
 PipelineMessages::PipelineMessages(const SelectSpec& select, bool forward, const PipelineShape& shape,
-                                   const NodeCosts& costs, double richer)
+                                   const NodeCosts& costs, double next_transfer)
     : micro_batches_(shape.micro_batches) {
   const int edges = shape.stages * shape.chunks - 1;
   coded_.assign(static_cast<size_t>(edges * micro_batches_), true);
@@ -70,7 +70,7 @@ PipelineMessages::PipelineMessages(const SelectSpec& select, bool forward, const
     const std::vector<double> slack = message_slack(plans, shape, costs, forward);
     // Sums of durations round: what is equal on paper must not fall on either side of the limit.
     const double rounding = 1e-9 * simulate(plans, shape, costs).total;
-    const double limit = std::max(std::min(costs.transfer, richer) - rounding, rounding);
+    const double limit = std::max(std::min(costs.transfer, next_transfer) - rounding, rounding);
     for (size_t i = 0; i < coded_.size(); ++i) coded_[i] = slack[i] < limit;
   }
   for (int edge = 0; edge < edges; ++edge)

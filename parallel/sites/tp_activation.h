@@ -1,10 +1,10 @@
-// Sites tp.forward and tp.backward: what tensor-parallel ranks exchange around their share of a layer.
+// Sites tp.forward and tp.backward: what tensor-parallel ranks exchange before and after their shard of a layer.
 //
-// A layer's sharded part lies between enter and leave. Without sequence parallelism activations outside are whole on
-// every rank: entering is free forward and sums the input gradient backward; leaving sums the partial results forward
-// and is free backward. With it, outside a rank holds its rows only: entering gathers rows (backward: reduce-scatters),
-// leaving reduce-scatters (backward: gathers). Views are [rows, h]; `part` is this rank's rows, `whole` all N of them.
-// Without sequence parallelism `part` and `whole` are the same view, and nothing is copied.
+// The sharded part of a layer is between enter and leave. Without sequence parallelism every rank holds the full
+// activations outside it: enter_forward sends nothing and enter_backward all-reduces the input gradient; leave_forward
+// all-reduces the partial results and leave_backward sends nothing. With it a rank holds only its rows outside: enter
+// gathers rows (backward: reduce-scatters), leave reduce-scatters (backward: gathers). Views are [rows, h]; `part` is
+// this rank's rows, `whole` all N of them. Without sequence parallelism both are the same view, and nothing is copied.
 #pragma once
 
 #include <span>
@@ -24,9 +24,9 @@ class TpActivation {
   int rank() const { return forward_.rank(); }
   int size() const { return forward_.size(); }
   bool sequence_parallel() const { return sequence_parallel_; }
-  // What follows belongs to this unit of the model (model_units.h), for rules that name layers.
+  // The messages from now on are of this unit of the model (model_units.h), for rules that name layers.
   void enter_unit(int unit) { unit_ = unit; }
-  // The rules that units fall under, indexed by unit; empty: all under the first.
+  // The rule of each unit, indexed by unit; empty: the first for all.
   void use_rules(std::vector<int> forward, std::vector<int> backward) {
     forward_rules_ = std::move(forward), backward_rules_ = std::move(backward);
   }
@@ -37,13 +37,14 @@ class TpActivation {
 
   Ticket enter_forward(View part, View whole, Stream& stream);
   Ticket leave_forward(View whole, View part, Stream& stream);
-  Ticket leave_backward(View part, View whole, Stream& stream);  // the gradient comes back in where the result left
+  Ticket leave_backward(View part, View whole, Stream& stream);  // first in the backward pass
   Ticket enter_backward(View whole, View part, Stream& stream);
-  // Rows of an activation again whole for a weight gradient (sequence parallel; site tp.backward), coded as when they
-  // were gathered forward: the gradient belongs to the activation that was computed with.
+  // Sequence parallelism: gathers the rows of an activation once more, for a weight gradient (site tp.backward), coded
+  // as in the forward pass, so that the gradient is of the activation that was computed with.
   Ticket gather_again(View part, View whole, Stream& stream);
 
-  // Sums, over the tensor ranks, gradients of replicated tensors that each rank holds a part of (site tp.backward).
+  // Sums over the tensor ranks the gradients of replicated tensors, of which each rank has a partial sum (site
+  // tp.backward).
   Ticket sum_gradients(View packed, Stream& stream);
   // The vocabulary-parallel loss: every rank gives `mine` [n] fp32 and receives all of them in `all` [size, n], in rank
   // order (site control).

@@ -1,4 +1,4 @@
-// Free lists of memory blocks.
+// Free lists of memory blocks, one per power-of-two size.
 #include "parallel/wire/scratch.h"
 
 #include <bit>
@@ -27,9 +27,8 @@ void* BlockPool::allocate(size_t bytes) {
       return block;
     }
   }
-  void* const block =
-      ::operator new (size_t{1} << (size_class + kSmallestBits), kAlignment);  // may throw: counts behind
-  std::lock_guard lock(mutex_);
+  void* const block = ::operator new (size_t{1} << (size_class + kSmallestBits), kAlignment);
+  std::lock_guard lock(mutex_);  // counted only now: new may throw
   ++out_;
   return block;
 }

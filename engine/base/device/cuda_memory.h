@@ -1,4 +1,4 @@
-// Device memory of one CUDA device: large pieces one by one, small ones out of shared slabs.
+// Device memory of one CUDA device: an allocation per large piece, shared slabs for small ones.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 namespace thinwire {
 
 // Each piece starts on a multiple of 512 bytes. Pieces below 1 MiB share 16 MiB slabs (the driver hands out memory in
-// steps of 2 MiB, and a model has hundreds of small tensors); a slab goes back when its last piece has. With
-// THINWIRE_CUDA_GUARD=1 in the environment every piece is an allocation of its own, so that a memory checker sees an
-// overrun of one tensor into the next. Not zeroed. Safe to call from any thread.
+// steps of 2 MiB, and a model has hundreds of small tensors); a slab is freed with its last piece. With
+// THINWIRE_CUDA_GUARD=1 in the environment every piece is an allocation of its own, so that a memory checker sees when
+// one tensor is written past its end. Memory is not zeroed. Safe to call from any thread.
 class CudaMemory {
  public:
   explicit CudaMemory(int ordinal);

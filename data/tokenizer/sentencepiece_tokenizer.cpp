@@ -1,4 +1,4 @@
-// SentencePiece through its own library: loading with checks, and errors turned into ours.
+// SentencePiece by its own library: checks the model when it is loaded, and throws the library's errors as Error.
 #include <sentencepiece_processor.h>
 
 #include "data/tokenizer/tokenizer_files.h"
@@ -14,7 +14,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::string& path) : path_(path) {
     const std::string model = read_file(path, kLargestModel);
-    // The library takes an empty model for a valid one and fails at the first word.
+    // The library accepts an empty model, and fails at the first word.
     if (model.empty()) throw_bad_data(path + ": is empty; a SentencePiece .model file is needed");
     const auto status = processor_.LoadFromSerializedProto(model);
     if (!status.ok()) {
@@ -27,7 +27,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       throw_bad_data(path + ": the SentencePiece model has no unknown piece");
     std::vector<std::string> pieces;
     check(processor_.Encode("a", &pieces), "encode");
-    adds_blank_ = !pieces.empty() && pieces.front().starts_with("\xE2\x96\x81");
+    adds_space_ = !pieces.empty() && pieces.front().starts_with("\xE2\x96\x81");
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
@@ -35,9 +35,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     check(processor_.Encode(text, &ids), "encode");
     return ids;
   }
-  // The blank that the library puts in front takes the place of the piece's own.
+  // The library adds a space in front; that of the piece is therefore left out.
   std::vector<int32_t> encode_further(std::string_view piece) const override {
-    return encode(adds_blank_ && piece.starts_with(' ') ? piece.substr(1) : piece);
+    return encode(adds_space_ && piece.starts_with(' ') ? piece.substr(1) : piece);
   }
   std::string decode(std::span<const int32_t> ids) const override {
     check_ids(ids, vocab_, path_);
@@ -60,7 +60,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string path_;
   sentencepiece::SentencePieceProcessor processor_;
   int vocab_ = 0;
-  bool adds_blank_ = false;  // in front of every text (add_dummy_prefix)
+  bool adds_space_ = false;  // in front of every text (add_dummy_prefix)
 };
 
 }  // namespace

@@ -1,5 +1,4 @@
-// The program `bench`: proves ops, codecs and collectives against oracles and times them, or times the whole training
-// step.
+// The program `bench`: proves ops, codecs and collectives against oracles and times them, or times full training steps.
 #include <CLI/CLI.hpp>
 
 #include "engine/base/core/error.h"
@@ -16,18 +15,18 @@ int main(int argc, char** argv) {
         "Proves and times: bench op [filter], bench codec [filter ...], bench comm [filter], bench step SHAPE [key="
         "value ...]. Every line carries the command that repeats it."};
     bool json = false;
-    StepBench of_step;
+    StepBench step_options;
     std::string filter, device = "cpu";
     std::vector<std::string> filters;
     int threads = 0;
     add_version(app, "bench", [] { return cpu_ops().isa(); });
     CLI::App* step = app.add_subcommand("step", "the training step of a shape: " + shape_names());
-    step->add_option("shape", of_step.shape, "shape name")->required();
-    step->add_option("overrides", of_step.overrides,
+    step->add_option("shape", step_options.shape, "shape name")->required();
+    step->add_option("overrides", step_options.overrides,
                      "configuration overrides, e.g. precision=bfloat16 threads_per_rank=1 train_iters=20");
-    step->add_flag("--json", of_step.json, "end with one JSON line");
-    step->add_flag("--profile", of_step.profile, "time every op and print its share");
-    step->add_option("--warm-up", of_step.warm_up, "first steps that are not counted")->check(CLI::Range(0, 1000));
+    step->add_flag("--json", step_options.json, "end with one JSON line");
+    step->add_flag("--profile", step_options.profile, "time every op and print its share");
+    step->add_option("--warm-up", step_options.warm_up, "first steps that are not counted")->check(CLI::Range(0, 1000));
     CLI::App* op =
         app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
     op->add_option("filter", filter, "only ops whose name contains this");
@@ -42,7 +41,7 @@ int main(int argc, char** argv) {
     codec->add_option("filters", filters, "only cases whose name (codec/bytes, codec/snr) contains all of these");
     codec->add_flag("--json", json, "one JSON object per line");
     if (const auto code = parse_command_line(app, "bench", argc, argv)) return *code;
-    if (step->parsed()) return run_job("bench", [&](Job& job) { return bench_step(of_step, job); });
+    if (step->parsed()) return run_job("bench", [&](Job& job) { return bench_step(step_options, job); });
     if (op->parsed()) return bench_op(filter, device, threads, json);
     if (codec->parsed()) return bench_codec(filters, json);
     if (comm->parsed()) return bench_comm(filter, json);

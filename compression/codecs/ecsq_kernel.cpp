@@ -1,4 +1,4 @@
-// Units of blocks, integers on a grid and back; compiled once per instruction set.
+// Kernels of ecsq: units of blocks, elements to integers in these units, and back; compiled once per instruction set.
 #include "compression/codecs/ecsq_kernel.h"
 
 #include "compression/codecs/log_scale_simd.h"
@@ -7,7 +7,8 @@ namespace thinwire::TW_ISA {
 namespace {
 
 constexpr int64_t kMostBlocks = kEcsqFrame / kUnit;
-constexpr float kLargest = 0x1p+126f;  // half a step above what is larger may be infinite
+// A larger element may decode to infinity, since the decoded value is up to half a step above it.
+constexpr float kLargestElement = 0x1p+126f;
 
 bool units(const float* x, int64_t n, int64_t block, float share, uint8_t* out, float* inverses, float* reach) {
   float scales[kMostBlocks + kLanes], largest[kMostBlocks];
@@ -24,16 +25,16 @@ bool units(const float* x, int64_t n, int64_t block, float share, uint8_t* out, 
   for (b = 0; b < blocks; ++b) {
     if (scales[b] > share * largest[b]) scales[b] = share * largest[b];
     if (scales[b] < kSmallestMean) scales[b] = 0.0f;
-    if (scales[b] > kLargestScale) scales[b] = kLargestScale;  // where the largest head is; nearest even so
-    if (!(largest[b] <= kLargest)) scales[b] = __builtin_nanf("");
+    if (scales[b] > kLargestScale) scales[b] = kLargestScale;  // of kLargestHead: the nearest in this case, too
+    if (!(largest[b] <= kLargestElement)) scales[b] = __builtin_nanf("");
   }
   if (!write_scales(scales, blocks, out)) return false;
   read_scales(out, blocks, scales);
   *reach = 0.0f;
   for (b = 0; b < blocks; ++b) {
     inverses[b] = scales[b] >= kSmallestMean ? 1.0f / scales[b] : 0.0f;
-    const float far = largest[b] * inverses[b];
-    *reach = far > *reach ? far : *reach;
+    const float units_to_largest = largest[b] * inverses[b];
+    *reach = units_to_largest > *reach ? units_to_largest : *reach;
   }
   return true;
 }
@@ -56,7 +57,8 @@ int64_t sample(const float* x, int64_t n, int64_t block, const float* inverses, 
   return seen;
 }
 
-TW_INLINE VecI grid(VecF x, VecF factor, VecF less, VecF most) {
+// The integer nearest to x * factor moved by `less` towards zero (or across it), at most `most` either way.
+TW_INLINE VecI quantized(VecF x, VecF factor, VecF less, VecF most) {
   const VecF y = product(x, factor);
   const VecF moved = y - (VecF)(((VecU)y & 0x80000000u) | (VecU)less);
   return to_nearest(vmin(vmax(moved, -most), most));
@@ -74,19 +76,19 @@ TW_INLINE void store_symbols(uint8_t* out, Codes c) {
 void quantize(const float* x, int64_t n, int64_t block, const float* inverses, float fineness, float less, float most,
               uint8_t* symbols) {
   const VecF shift = splat(less), limit = splat(most);
-  const int64_t whole = n / kUnit * kUnit;
+  const int64_t full = n / kUnit * kUnit;  // elements in full runs of kUnit
   for (int64_t first = 0, b = 0; first < n; first += block, ++b) {
     const VecF factor = splat(rounded(splat(inverses[b]) * splat(fineness))[0]);
-    const int64_t stop = first + block < whole ? first + block : whole;
+    const int64_t stop = first + block < full ? first + block : full;
     for (int64_t i = first; i < stop; i += kUnit) {
       VecI q[kUnitVectors];
-      for (int j = 0; j < kUnitVectors; ++j) q[j] = grid(load(x + i + j * kLanes), factor, shift, limit);
+      for (int j = 0; j < kUnitVectors; ++j) q[j] = quantized(load(x + i + j * kLanes), factor, shift, limit);
       store_symbols(symbols + i, narrow(q));
     }
-    if (first + block <= whole || whole == n) continue;
-    for (int64_t i = whole; i < n; i += kLanes) {
+    if (first + block <= full || full == n) continue;
+    for (int64_t i = full; i < n; i += kLanes) {
       const int64_t left = n - i < kLanes ? n - i : kLanes;
-      const VecI q = grid(load_first(x + i, left), factor, shift, limit);
+      const VecI q = quantized(load_first(x + i, left), factor, shift, limit);
       for (int64_t k = 0; k < left; ++k) symbols[i + k] = (uint8_t)(q[k] + kEcsqZero);
     }
   }

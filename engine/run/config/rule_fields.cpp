@@ -1,4 +1,4 @@
-// One line per field of a rule: its key, the codecs that read it, and the way to and from JSON.
+// The fields of a rule, one entry each: key, when it has a meaning, and its value to and from JSON.
 #include "engine/run/config/rule_fields.h"
 
 #include <algorithm>
@@ -48,15 +48,14 @@ E meaning(const Word<E> (&words)[N], const std::string& name) {
   return words[0].second;
 }
 
-// A field of a rule, to and from JSON.
 struct Field {
   KeySpec key;
   std::function<json(const SiteRule&)> get;
   std::function<void(SiteRule&, const json&)> set;
-  std::function<bool(const SiteRule&)> matters = nullptr;  // nullptr: always
+  std::function<bool(const SiteRule&)> matters = nullptr;  // has the field a meaning in this rule? nullptr: always
 };
 
-// at(rule) is the number or flag itself, or a value that has words.
+// at(rule): reference to the value, a number or flag; with `words` an enumerator that JSON has a word for.
 template <typename At>
 Field field(KeySpec key, const At& at, std::function<bool(const SiteRule&)> matters = nullptr) {
   return {std::move(key), [at](const SiteRule& r) { return json(at(r)); },
@@ -81,7 +80,7 @@ json ramp_json(const Ramp& ramp) {
   return list;
 }
 
-// Of the rule's compression, or of its second one.
+// Fields of the rule's codec and residual; sum: of its second ones, for sums.
 std::vector<Field> compression_fields(bool sum) {
   const auto codec = [sum](auto& r) -> auto& {
     return sum ? r.sum_codec : r.codec;
@@ -102,26 +101,26 @@ std::vector<Field> compression_fields(bool sum) {
        [codec](SiteRule& r, const json& v) {
          if (v != codec(r).codec) codec(r) = codec_spec(v.get<std::string>());
        }});
-  // A codec's parameters mean nothing to another, where they are what they are to all that have them.
-  for (const KeySpec& own : codec_keys()) {
-    const auto has = [codec, name = own.name](const SiteRule& r) { return codec(r).parameters.contains(name); };
+  // In a rule whose codec lacks a parameter, get() gives the default of the codecs that have it, if they agree on one.
+  for (const KeySpec& parameter : codec_keys()) {
+    const auto has = [codec, name = parameter.name](const SiteRule& r) { return codec(r).parameters.contains(name); };
     std::set<CodecValue> defaults;
     for (const CodecRow& row : codec_table())
-      if (const CodecParameter* p = row.find(own.name)) defaults.insert(p->otherwise);
+      if (const CodecParameter* p = row.find(parameter.name)) defaults.insert(p->otherwise);
     const CodecValue otherwise = defaults.size() == 1 ? *defaults.begin() : CodecValue();
-    f.push_back({own,
-                 [=, name = own.name](const SiteRule& r) {
+    f.push_back({parameter,
+                 [=, name = parameter.name](const SiteRule& r) {
                    const CodecSpec& c = codec(r);
                    if (const auto ramp = c.ramps.find(name); ramp != c.ramps.end()) return ramp_json(ramp->second);
                    return value_json(has(r) ? c.parameters.at(name) : otherwise);
                  },
-                 [=, name = own.name](SiteRule& r, const json& v) {
+                 [=, name = parameter.name](SiteRule& r, const json& v) {
                    if (!has(r)) return;
                    CodecSpec& c = codec(r);
-                   Ramp ramp;  // a value is a ramp of one place
+                   Ramp ramp;  // a single value is a ramp of one place
                    for (const json& pair : v.is_array() ? v : json::array({{0, v}})) {
-                     CodecValue value = c[name];  // of the same type
-                     std::visit([&](auto& of) { pair.back().get_to(of); }, value);
+                     CodecValue value = c[name];  // for its type
+                     std::visit([&](auto& typed) { pair.back().get_to(typed); }, value);
                      ramp.push_back({pair.front().get<int64_t>(), value});
                    }
                    c[name] = ramp.front().second;
@@ -230,7 +229,7 @@ std::vector<Field> selection_fields() {
           "link_gbps and pipe_partition_costs, or a tenth of a stage's forward where these are not given; of several "
           "critical rules the one with the most bits that a message's slack hides. dp.gradient: "
           "all, or critical: gradients that nothing hides, by the same times, which must be given; hidden ones fall "
-          "under the rules behind, with more bits, as far as the step does not get longer, first where "
+          "under the rules after it, with more bits, as far as the step does not get longer, first where "
           "compression.sensitivities say. List critical rules with rising bits.",
           {.default_text = "all"}),
       kMicroBatchWords, [](auto& r) -> auto& { return r.select.micro_batches; }));
@@ -324,7 +323,7 @@ json rules_json(const CompressionConfig& config) {
       continue;
     }
     for (const SiteRule& rule : rules) all["rules"].push_back(rule_json(rule)), all["rules"].back()["site"] = name;
-    // So that a preset's rules, which are read behind these, select nothing.
+    // Selects all other messages, so that a preset's rules, which come after these, select none.
     all["rules"].push_back({{"site", name}, {"codec", "identity"}});
   }
   return all;

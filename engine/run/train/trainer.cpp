@@ -1,4 +1,4 @@
-// The loop of a run, and how it ends.
+// The training loop: start, steps, evaluations and saves, and the ways in which a run ends.
 #include "engine/run/train/trainer.h"
 
 #include <unistd.h>
@@ -31,18 +31,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The schedules are proved before they run; that all ranks made the same ones is part of the configuration's
-// fingerprint.
-void prove_plan(const RankLayout& layout) {
+// Schedules are validated before they run. That all ranks have the same ones, the configuration's fingerprint checks.
+void validate_plan(const RankLayout& layout) {
   const std::string fault = validate(make_plans(layout.pipeline), layout.pipeline);
   TW_CHECK(fault.empty(), "the schedule is wrong: ", fault);
 }
 
-// What timing has decided, and where: here, in an earlier job of the run, or in the run that is replayed.
+// What timing has decided: here, in an earlier job of the run, or in the run that is replayed.
 struct Settled {
   PlanRevisions revisions;
-  std::string origin;  // ranks, hosts, layout and rules
-  std::optional<std::array<double, 3>> costs;
+  std::string origin;                          // ranks, hosts, layout and rules: where it was timed
+  std::optional<std::array<double, 3>> costs;  // of the pipeline's partition
 };
 
 Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session, Job& job) {
@@ -63,22 +62,23 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
   if (measures && !known) known = session.measured_costs(settled.origin);
   settled.costs = settle_layout(run, job, known);
   if (settled.costs) session.keep_costs(settled.origin, *settled.costs);
-  // Also where adapt was switched off since: how the first updates were coded stays part of the run.
+  // Also if adapt has been switched off since: how the first updates were coded stays part of the run.
   if (settled.costs || run.compression.adapt || session.has_revisions()) settled.revisions.keep();
   return settled;
 }
 
-// For a resume whose steps so far took other batches: samples count on, and train_samples stays the length of the run.
-void count_other_batches(ResolvedConfig& config, RunSession& session, Job& job) {
+// For a resume after a change of the batch size: the consumed samples are kept, and train_samples stays the length of
+// the run, so train_iters changes.
+void resume_with_other_batches(ResolvedConfig& config, RunSession& session, Job& job) {
   const auto [iters, samples] = session.find_checkpoint();
   job.agree([&] {
     if (samples_after(config.run.data, iters) == samples) return;
-    const ResolvedConfig there = config.resumed_at(iters, samples);
-    config.values = there.values;
-    config.run.train_iters = there.run.train_iters;
-    config.run.data = there.run.data;
-    config.run.optim = there.run.optim;
-    config.run.compression = there.run.compression;  // shares are of train_iters
+    const ResolvedConfig resumed = config.resumed_at(iters, samples);
+    config.values = resumed.values;
+    config.run.train_iters = resumed.run.train_iters;
+    config.run.data = resumed.run.data;
+    config.run.optim = resumed.run.optim;
+    config.run.compression = resumed.run.compression;  // warm-ups and ramps may be shares of train_iters
     session.plans_steps();
     log_warning("warning: the " + std::to_string(iters) + " steps of the checkpoint took " + std::to_string(samples) +
                 " samples, in other batches than train_batch_size and rampup_batch_size make now; train_iters is " +
@@ -88,7 +88,7 @@ void count_other_batches(ResolvedConfig& config, RunSession& session, Job& job) 
 
 class Trainer {
  public:
-  // planned: filled, for out_of_memory.
+  // planned: receives the memory plan as text, for the message of out_of_memory().
   Trainer(const RunConfig& run, FaultPlan& faults, RunSession& session, Job& job, Settled& settled,
           std::string& planned)
       : run_(run),
@@ -109,7 +109,7 @@ class Trainer {
       job.plans_memory(planned);
       session_.plans_memory(planned);
       layout = layout_of(run_, job.rank(), job.nodes());
-      prove_plan(layout);
+      validate_plan(layout);
     });
     products_ = choose_products(run_, job, *backend_.device, *backend_.ops);
     traffic_ = choose_device_traffic(run_, job, *backend_.device);
@@ -124,9 +124,9 @@ class Trainer {
         run_.compression.adapt && !run_.compression.rules.empty(), coding_ways(run_, shape),
         steps_of_warm_up(run_, shape, false), run_.adapt_interval, job_.mesh(), job_.control(), settled.revisions,
         settled.origin);
-    std::vector<int> kinds;
-    for (int rank = 0; rank < job.size(); ++rank) kinds.push_back(coordinates_of(shape, rank).pipeline);
-    stragglers_ = std::make_unique<StragglerWatch>(run_.straggler_interval, run_.straggler_ratio, std::move(kinds),
+    std::vector<int> stages;  // by rank
+    for (int rank = 0; rank < job.size(); ++rank) stages.push_back(coordinates_of(shape, rank).pipeline);
+    stragglers_ = std::make_unique<StragglerWatch>(run_.straggler_interval, run_.straggler_ratio, std::move(stages),
                                                    job.hosts(), job_.control());
     waited_ns_.resize(static_cast<size_t>(job.size()));
     session_.start(state(), *stream_);
@@ -135,8 +135,8 @@ class Trainer {
       revisions_.add(
           {.after = progress_.updates, .site = {}, .way = {}, .partition = settled.costs, .why = "measured"});
     session_.record_revisions(revisions_, progress_.updates);
-    renew_spent_budget();
-    // An evaluation may come before any step: it is coded as the last one was.
+    reset_spent_budget();
+    // An evaluation may come before the first step: its messages are coded as those of the last update were.
     controller_->before(std::max<int64_t>(1, progress_.updates));
     if (job_.mesh() != nullptr) job_.mesh()->clock().step = progress_.updates;
   }
@@ -149,42 +149,42 @@ class Trainer {
     if (progress_.step >= run_.train_iters) {
       log_info("nothing to train: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
                " is done");
-      save(true);  // what `load` or the seed gave, where it is not in this directory yet
-    } else if (const char* why = train_on()) {
+      save(true);  // the weights of `load` or of the seed, if this directory does not have them yet
+    } else if (const char* why = train_loop()) {
       return stop(why);
     }
-    // A job that ended after its last save, or was to stop in its last step, may have left these undone. The evaluation
-    // of the last step is not among those before it. The splits are sized for train_iters, which may be less than what
-    // an earlier job has trained.
+    // The last evaluations, which a job that ended after its last save, or was stopped in its last step, may have left
+    // undone. Splits are sized for train_iters, which may be less than what an earlier job has trained.
     const int64_t last = std::max<int64_t>(1, std::min(progress_.step, run_.train_iters));
-    const int64_t before = run_.eval_interval > 0 ? (last - 1) / run_.eval_interval : 0;
-    for (const auto& [split, times] : {std::pair(Split::kValid, before), std::pair(Split::kTest, int64_t{0})})
-      if (!session_.has_evaluation(progress_.step, split) && !evaluate_split(split, times))
+    const int64_t earlier = run_.eval_interval > 0 ? (last - 1) / run_.eval_interval : 0;  // without that of `last`
+    for (const auto& [split, evaluations_before] :
+         {std::pair(Split::kValid, earlier), std::pair(Split::kTest, int64_t{0})})
+      if (!session_.has_evaluation(progress_.step, split) && !evaluate_split(split, evaluations_before))
         return stop(wants_to_stop());
     return ExitCode::kFinished;
   }
 
-  // Until weights under way have arrived.
+  // Waits until weights under way have arrived.
   void drain() { replica_->traffic().drain(); }
 
  private:
   RunState state() { return {*replica_, progress_, *scaler_, *controller_, revisions_, spikes_}; }
 
-  // Whoever starts a run again that ended with code 76 has changed something: the next skipped step is the first one of
-  // a new series. A run that was interrupted before goes on counting.
-  void renew_spent_budget() {
+  // A user who starts a run again that ended with code 76 has changed something: the next skipped step is the first of
+  // a new series. A run that was interrupted before continues its count.
+  void reset_spent_budget() {
     if (progress_.skipped_in_a_row == 0 || progress_.skipped_in_a_row < run_.optim.non_finite_budget) return;
     log_info("the last " + std::to_string(progress_.skipped_in_a_row) +
              " steps were skipped; non_finite_budget counts from here on");
     progress_.skipped_in_a_row = 0;
   }
 
-  // Until train_iters, saved; or until something asks to stop: returns what.
-  const char* train_on() {
+  // Trains until train_iters and saves: nullptr. Or until something asks to stop: what.
+  const char* train_loop() {
     step_.emplace(*replica_);
     step_->set_spike_guard(&spikes_);
     step_->set_wishes([this] { return StepWishes{.stop = wish_to_stop(), .save = wish_to_save()}; });
-    if (!faults_.empty()) step_->set_gradient_sink([this] { strike_in_step(); });
+    if (!faults_.empty()) step_->set_gradient_sink([this] { inject_in_step(); });
     open_trace();
     const RankLayout& layout = replica_->layout();
     loader_ = std::make_unique<BatchLoader>(
@@ -195,10 +195,10 @@ class Trainer {
     while (progress_.step < run_.train_iters) {
       if (const char* why = wants_to_stop()) return why;
       take_step();
-      trace_until(progress_.step);
+      trace_after(progress_.step);
       if (faults_.flips_weights()) flip_weight();
       if (run_.weight_hash_interval > 0 && progress_.step % run_.weight_hash_interval == 0) check_weights();
-      // Whoever stops a run gives it seconds to save: the next start evaluates.
+      // A run that is stopped has only seconds to save: the next start evaluates.
       const bool stops = job_.size() > 1 ? stop_agreed_ : wish_to_stop();
       const bool due = evaluation_is_due();
       session_.owe_evaluation(due && stops);
@@ -208,7 +208,7 @@ class Trainer {
         return "exit_interval";
     }
     end_trace();
-    session_.record_revisions(revisions_, progress_.updates);  // where that failed before
+    session_.record_revisions(revisions_, progress_.updates);  // again, if that failed before
     save(true);
     return nullptr;
   }
@@ -234,20 +234,20 @@ class Trainer {
         [this](const PlanNode& node, StepTimer::Clock::time_point from, StepTimer::Clock::time_point to) {
           if (trace_ && traces_step(run_.layout, progress_.step + 1, first_step_)) trace_->node(node, from, to);
         });
-    trace_until(progress_.step);
+    trace_after(progress_.step);
   }
 
-  // Operations are recorded while the next step is one that the trace shows; behind the last one the file is written.
-  void trace_until(int64_t done) {
+  // After step `step`: records operations if the trace shows the next step, and writes the file after the last one.
+  void trace_after(int64_t step) {
     if (!trace_) return;
-    const bool next = traces_step(run_.layout, done + 1, first_step_);
+    const bool next = traces_step(run_.layout, step + 1, first_step_);
     if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(next ? trace_.get() : nullptr);
     if (TokenStore* tokens = replica_->token_store()) tokens->set_sink(next ? trace_.get() : nullptr);
     if (traced_ && !next) end_trace();
     traced_ = next;
   }
 
-  // Also where a run ends, or is asked to, before the last step that the trace would show.
+  // Also called when a run ends, or is asked to, before the last step that the trace would show.
   void end_trace() {
     if (trace_ && traced_) {
       if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
@@ -278,9 +278,9 @@ class Trainer {
     session_.owe_evaluation(!evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1));
   }
 
-  // Several ranks have agreed on the clock's wish in the step before, as on the wish to stop.
+  // save_agreed_: the ranks have agreed on wish_to_save() in the last step, as on wish_to_stop().
   bool save_is_due() const {
-    if (progress_.step >= run_.train_iters) return false;  // saved behind the loop
+    if (progress_.step >= run_.train_iters) return false;  // train_loop() saves after its last step
     return save_agreed_ || is_extra_save() || (run_.save_interval > 0 && progress_.step % run_.save_interval == 0);
   }
   bool is_extra_save() const {
@@ -293,12 +293,13 @@ class Trainer {
   }
 
   bool wish_to_stop() const { return stop_signal() != 0 || (job_.first() && time_is_up()); }
-  // After one step at the earliest, as in Megatron: a run whose start takes longer still advances.
+  // After one step at the earliest, as in Megatron: a run whose start takes longer still progresses.
   bool time_is_up() const {
     return run_.exit_duration_in_mins > 0.0 && stepped_ && session_.minutes() >= run_.exit_duration_in_mins;
   }
 
-  // Several ranks have agreed in the step before that somebody wishes to stop; which wish it was takes one more vote.
+  // Why the run has to stop, or nullptr. In a run of several ranks they agreed in the last step that one wishes to; for
+  // the reason they vote once more.
   const char* wants_to_stop() {
     if (job_.size() > 1 && !stop_agreed_) return nullptr;
     const int signal = static_cast<int>(job_.control().agree_max(stop_signal()));
@@ -313,13 +314,13 @@ class Trainer {
     return ExitCode::kPreempted;
   }
 
-  // What the watchdog reports of a rank that waits for nobody.
+  // What the watchdog reports of a rank that waits for no other.
   void now_doing(const char* what) {
     if (job_.mesh() != nullptr)
       job_.mesh()->progress().set_activity(what + std::string(" after step ") + std::to_string(progress_.step));
   }
 
-  // A step of iterations_to_skip. The wishes on which the sums of other steps agree are asked for here.
+  // A step of iterations_to_skip. It has no sums by which the ranks agree on their wishes, so this agrees on them.
   void leave_out_step() {
     const auto start = Clock::now();
     const StepOutcome outcome = step_->leave_out(
@@ -346,7 +347,7 @@ class Trainer {
     faults_.reach("step.begin");
     if (run_.iterations_to_skip.contains(progress_.step + 1)) return leave_out_step();
     if (const float poison = faults_.poison(); poison != 0.0f) {
-      // Into one that the step adds to: others it writes anew.
+      // Into a gradient that the step adds to: write-first ones would overwrite it.
       const ParamStore& store = replica_->store();
       const auto added =
           std::ranges::find_if(store.params(), [&](const ParamSpec& p) { return store.product_gradient(p.name) < 0; });
@@ -354,12 +355,12 @@ class Trainer {
       replica_->write(store.gradient(added->name), &poison, sizeof poison);
     }
     controller_->before(progress_.updates + 1);
-    take_waits();  // of what was between the steps
+    take_waits();  // drops those between the steps
     const auto start = Clock::now();
-    const int64_t before = progress_.consumed_samples;
+    const int64_t samples_before = progress_.consumed_samples;
     stepped_ = true;
     const StepOutcome outcome = step_->run(
-        static_cast<int>(loader_->micro_steps_at(before)), [this] { return next_micro(); }, progress_, *scaler_,
+        static_cast<int>(loader_->micro_steps_at(samples_before)), [this] { return next_micro(); }, progress_, *scaler_,
         timer_);
     stop_agreed_ = outcome.stop, save_agreed_ = outcome.save;
     const auto end = Clock::now();
@@ -368,7 +369,7 @@ class Trainer {
     const double waited_ms = static_cast<double>(take_waits()) * 1e-6;
     const auto stragglers = stragglers_->after_step(progress_.step, ms, waited_ms, waited_ns_);
     if (stragglers) log_changes(*stragglers);
-    session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before, stragglers);
+    session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - samples_before, stragglers);
     if (!outcome.skipped) {
       SiteBytes logical{};
       for (size_t s = 0; s < logical.size(); ++s) logical[s] = outcome.sites[s].logical_bytes;
@@ -376,7 +377,7 @@ class Trainer {
         log_info(revision);
       session_.record_revisions(revisions_, progress_.updates);
     }
-    timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
+    timer_.reset();  // times of saving and evaluation are in the next step's line
     faults_.reach("step.end");
     if (!outcome.skipped || outcome.spike.skip) return;
     log_warning("step " + std::to_string(progress_.step) + " skipped: " + outcome.non_finite + " is not finite");
@@ -389,7 +390,7 @@ class Trainer {
     }
   }
 
-  // Since the last call; waited_ns_ says for whom.
+  // Nanoseconds of waits since the last call; waited_ns_: the same by the rank that was waited for.
   int64_t take_waits() {
     const bool compares = job_.mesh() != nullptr && run_.straggler_interval > 0;
     return compares ? job_.mesh()->progress().take_waits(waited_ns_) : 0;
@@ -406,7 +407,7 @@ class Trainer {
   }
 
   // Injected faults inside a step.
-  void strike_in_step() {
+  void inject_in_step() {
     faults_.reach("compute");
     const double factor = faults_.loss_factor();
     if (factor == 1.0) return;
@@ -425,7 +426,7 @@ class Trainer {
 
   // An injected fault: a bit of one weight that this rank computes with.
   void flip_weight() {
-    replica_->traffic().finish_param_sync();  // or what comes from a peer puts it right
+    replica_->traffic().finish_param_sync();  // a gather that is still under way would overwrite the fault
     const View weight = replica_->store().weight(replica_->store().params().front().name);
     std::vector<std::byte> bytes(weight.bytes());
     replica_->read(weight, bytes.data());
@@ -440,14 +441,14 @@ class Trainer {
     last_save_ = Clock::now();
   }
 
-  // False: a signal wants the run to stop, and the evaluation is left for the next start.
-  bool evaluate_split(Split split, int64_t times_before) {
+  // Returns false if a signal asks the run to stop: the evaluation is left for the next start.
+  bool evaluate_split(Split split, int64_t evaluations_before) {
     if (run_.eval_iters <= 0 || !stream_->has(split)) return true;
     now_doing("evaluating");
     const auto t = timer_.measure(StepPart::kEvaluation);
     const std::optional<Evaluation> e =
-        evaluate(*replica_, *stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters,
-                 job_.control(), [] { return stop_signal() != 0; });
+        evaluate(*replica_, *stream_, split, evaluations_before * run_.eval_iters * run_.data.global_batch,
+                 run_.eval_iters, job_.control(), [] { return stop_signal() != 0; });
     if (e) session_.record_evaluation(*e, progress_.step, split);
     stop_agreed_ = stop_agreed_ || !e;
     return e.has_value();
@@ -473,9 +474,9 @@ class Trainer {
   TrainProgress progress_;
   StepTimer timer_;
   bool stop_agreed_ = false, save_agreed_ = false, stepped_ = false;
-  Clock::time_point last_save_ = Clock::now();  // or the start
+  Clock::time_point last_save_ = Clock::now();  // before the first: the start
   std::unique_ptr<StepTrace> trace_;
-  bool traced_ = false;
+  bool traced_ = false;  // the step that runs, or the next one, is recorded
   int64_t first_step_ = 1;
 };
 
@@ -502,7 +503,7 @@ ExitCode train(const ResolvedConfig& resolved, bool allow_faults, Job& job) {
   ResolvedConfig config = resolved;
   install_signal_handlers();
   job.agree([&] {
-    // The device is checked before anything is touched.
+    // The device is checked before files are read or written.
     if (config.run.device != "cpu") open_backend(config.run.device, job.local_rank());
     refuse_what_is_not_here(config.run);
   });
@@ -512,9 +513,9 @@ ExitCode train(const ResolvedConfig& resolved, bool allow_faults, Job& job) {
   RunConfig run;
   std::string planned;
   std::optional<Settled> settled;
-  std::optional<Trainer> trainer;  // messages under way point into it: it outlives the end of the job
+  std::optional<Trainer> trainer;  // outlives the job's end: messages under way point into it
   try {
-    count_other_batches(config, session, job);
+    resume_with_other_batches(config, session, job);
     run = config.run;
     job.share_cores(run);
     settled = settle(config, run, session, job);
@@ -523,7 +524,7 @@ ExitCode train(const ResolvedConfig& resolved, bool allow_faults, Job& job) {
     session.finish(code, "");
     return code;
   } catch (const AgreedError& e) {
-    // It comes to all ranks between the same two steps.
+    // All ranks throw it between the same two steps.
     if (trainer) failure_of([&] { trainer->drain(); });
     if (job.first()) session.finish(e.code(), e.what());  // rank 0 speaks for all
     throw;

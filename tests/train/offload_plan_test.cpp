@@ -62,6 +62,17 @@ TEST(MemoryPlan, HasRoomForASave) {
   ::unsetenv("SLURM_MEM_PER_NODE");
 }
 
+// Beside master weights and two moments, the weights that a coded all-gather has left: fp32, too.
+TEST(MemoryPlan, ASaveCopiesWhatACodedAllGatherMadeOfTheWeights) {
+  const std::vector<std::string> two_ranks = {"precision=fp32", "gradient_accumulation_steps=1",
+                                              "zero_optimization.stage=1"};
+  std::vector<std::string> coded = two_ranks;
+  coded.emplace_back("compression.zero.parameter.codec=cast");
+  const RunConfig config = config_of(coded);
+  ASSERT_EQ(config.layout.data, 2);
+  EXPECT_EQ(3 * save_bytes(config), 4 * save_bytes(config_of(two_ranks)));
+}
+
 // Two hundred million samples are 2.4 GB on every rank.
 TEST(MemoryPlan, HoldsTheOrderOfAllSamples) {
   const auto overhead = [](const std::string& iters) { return process_overhead(config_of({iters, "eval_iters=0"})); };

@@ -39,20 +39,21 @@ struct StagePrice {
   MemoryPlan memory;
   SitePrices sites;
   std::vector<GradientBits> gradients;              // empty unless a rule is for critical gradients alone
-  int64_t layers = 0, owned = 0;                    // owned: parameters whose optimizer state is here
+  size_t copied = 0;                                // by a save, without residuals
   int64_t spilled = 0, written = 0, read_back = 0;  // activation_offload, in bytes: the room, and those of a step
+  int64_t layers = 0;
 };
 
-int64_t owned_elements(const Replica& replica) {
-  int64_t owned = 0;
-  for (const OwnedPiece& piece : replica.store().owned()) owned += piece.range.count;
-  return owned;
-}
-
-// What a save copies of so many parameters, without residuals.
-size_t copy_bytes(const RunConfig& c, int64_t owned) {
-  const size_t vectors = c.optim.kind == OptimizerKind::kAdamW ? 3 : c.optim.momentum != 0.0 ? 2 : 1;
-  return sizeof(float) * vectors * static_cast<size_t>(owned);
+// What a save copies of weights and optimizer state, and of what a coded parameter all-gather has made of the weights.
+size_t copy_bytes(const Replica& replica) {
+  const OptimConfig& optim = replica.config().optim;
+  const size_t vectors = optim.kind == OptimizerKind::kAdamW ? 3 : optim.momentum != 0.0 ? 2 : 1;
+  size_t bytes = 0;
+  for (const OwnedPiece& piece : replica.store().owned()) {
+    bytes += sizeof(float) * vectors * static_cast<size_t>(piece.range.count);
+    if (piece.coded_sync) bytes += piece.working.bytes();
+  }
+  return bytes;
 }
 
 StagePrice price_stage(const RunConfig& config, int stage) {
@@ -65,7 +66,7 @@ StagePrice price_stage(const RunConfig& config, int stage) {
   if (const TokenStore* tokens = replica.token_store(); tokens != nullptr && tokens->spills())
     price.spilled = tokens->room(), price.written = tokens->written(), price.read_back = tokens->read_back();
   for (const LayerRange& chunk : replica.layout().shard.chunks) price.layers += chunk.count;
-  price.owned = owned_elements(replica);
+  price.copied = copy_bytes(replica);
   return price;
 }
 
@@ -345,7 +346,7 @@ void print_memory(std::string& out, const RunConfig& c, const std::vector<StageP
 
   size_t copied = 0;
   for (const StagePrice& stage : stages)
-    copied = std::max(copied, copy_bytes(c, stage.owned) + stage.memory[MemoryCategory::kResiduals]);
+    copied = std::max(copied, stage.copied + stage.memory[MemoryCategory::kResiduals]);
   out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(static_cast<double>(copied)));
   if (const double early = early_bytes(stages); early > 0.0)
     out += printed("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step\n",
@@ -408,7 +409,7 @@ size_t save_bytes(const RunConfig& config, int ranks) {
     const Replica& replica = rehearsal.replica();
     const Placement& placement = layout.where.placement;
     const int writers = std::min(ranks, layout.mesh.ranks() / (placement.replicas / placement.optimizer));
-    most = std::max(most, static_cast<size_t>(writers) * copy_bytes(config, owned_elements(replica)) +
+    most = std::max(most, static_cast<size_t>(writers) * copy_bytes(replica) +
                               static_cast<size_t>(ranks) * replica.memory()[MemoryCategory::kResiduals]);
   }
   return most;

@@ -17,9 +17,10 @@ size_t process_overhead(const RunConfig& config);
 // Arena bytes of one rank of this layout (the largest stage), by the same set-up code that a run uses.
 MemoryPlan plan_memory(const RunConfig& config);
 
-// Bytes of host memory that a save takes beside that (the largest stage): it copies weights, optimizer state, residuals
-// and warm starts at once and writes the copy behind the steps. Every run saves, at its end if nowhere else. Of so many
-// ranks of one node together: of replicas one saves weights and optimizer state, all of them save residuals.
+// Bytes of host memory that a save takes beside that (the largest stage): it copies weights (where their all-gather is
+// coded, also what that made of them), optimizer state, residuals and warm starts at once and writes the copy behind
+// the steps. Every run saves, at its end if nowhere else. Of so many ranks of one node together: of replicas one saves
+// weights and optimizer state, all of them save residuals.
 size_t save_bytes(const RunConfig& config, int ranks = 1);
 
 // Why attention runs on our own kernels, which are slower, on a GPU in 16 bits; empty where it does not, or precision

@@ -32,6 +32,8 @@ struct DataConfig {
   uint64_t seed = 1234;
   DocumentRules documents;
   bool per_token_loss = true;  // calculate_per_token_loss: false: the mean of micro-batches' means
+  // Whether losses are sums over all tokens that count, which then have to be counted first.
+  bool counts_tokens() const { return documents.mask_loss && per_token_loss; }
   int64_t vocab = 0;           // ids >= vocab are corrupt data
 
   int64_t micro_batch = 1;   // sequences per micro step and rank

@@ -79,5 +79,22 @@ TEST(MemoryPlan, HoldsTheOrderOfAllSamples) {
   EXPECT_EQ(overhead("train_iters=50000000") - overhead("train_iters=10"), size_t{12} * 4 * (50'000'000 - 10));
 }
 
+// Where the tokens that count are counted first, a step holds all of its micro-batches: here 50 of two sequences.
+TEST(MemoryPlan, HoldsTheBatchesThatAStepReadsFirst) {
+  const auto overhead = [](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"train_batch_size=100", "eod_token=60", "prefetch_batches=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    const RunConfig config = config_of(all);
+    EXPECT_EQ(config.accumulation, 50);
+    return process_overhead(config);
+  };
+  constexpr size_t kTokens = size_t{2} * 4096;
+  const size_t plain = overhead({});
+  EXPECT_EQ(overhead({"eod_mask_loss=true"}) - plain, 50 * kTokens * 12);
+  EXPECT_EQ(overhead({"eod_mask_loss=true", "calculate_per_token_loss=false"}), plain);
+  // Positions, and the first keys of tokens.
+  EXPECT_EQ(overhead({"reset_attention_mask=true", "reset_position_ids=true"}) - plain, 3 * kTokens * 8);
+}
+
 }  // namespace
 }  // namespace thinwire::offload_plan_test

@@ -323,6 +323,16 @@ size_t order_of_samples(const DataConfig& data) {
       kBytes * (std::min(samples.train, kMost) + std::min(samples.valid, kMost) + std::min(samples.test, kMost)));
 }
 
+// Bytes of micro-batches on the host: those read ahead, and where tokens are counted first all of the step at hand.
+size_t batch_bytes(const RunConfig& config) {
+  const DataConfig& data = config.data;
+  size_t token = 12;  // input, target and loss mask
+  if (data.documents.reset_attention) token += sizeof(int32_t);
+  if (data.documents.reset_positions) token += sizeof(int32_t);
+  const int64_t batches = data.prefetch_batches + 1 + (data.counts_tokens() ? config.accumulation : 0);
+  return static_cast<size_t>(batches * data.micro_batch * data.seq_length) * token;
+}
+
 void print_memory(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   size_t largest = 0;
   for (size_t s = 1; s < stages.size(); ++s)
@@ -373,19 +383,17 @@ std::string why_own_attention(const RunConfig& config) {
 
 size_t process_overhead(const RunConfig& config) {
   if (config.device == "cuda") return gpu_overhead(config);
-  // Program and libraries; oneDNN's kernels and its copies of a product's operands; the batches read ahead; the order
-  // of samples. oneDNN generates its large kernels only for products too wide to read in place.
+  // Program and libraries; oneDNN's kernels and its copies of a product's operands; batches; the order of samples.
+  // oneDNN generates its large kernels only for products too wide to read in place.
   constexpr size_t kProgram = size_t{22} << 20, kKernels = size_t{6} << 20;
-  constexpr size_t kTokenBytes = 12;  // input, target and loss mask
-  constexpr int64_t kInPlace = 378;   // its threshold, in elements
+  constexpr int64_t kInPlace = 378;  // its threshold, in elements
   const ModelConfig local = layout_of(config, 0).shard.local();
   const int64_t widest = std::max({local.ffn_in_width(), local.qkv_width(), local.hidden, local.padded_vocab});
   const size_t operands =
       static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) * local.hidden) *
       size_of(config.model.dtype);
-  const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * kTokenBytes *
-                       static_cast<size_t>(config.data.prefetch_batches + 1);
-  return kProgram + (widest >= kInPlace ? kKernels : 0) + operands + queue + order_of_samples(config.data);
+  return kProgram + (widest >= kInPlace ? kKernels : 0) + operands + batch_bytes(config) +
+         order_of_samples(config.data);
 }
 
 MemoryPlan plan_memory(const RunConfig& config) {

@@ -76,8 +76,7 @@ class Replica {
 
   // Writes a micro-batch to the device, the first `slot` of `chunk`. tokens: that its loss is divided by.
   MicroBatch upload(const Batch& batch, double tokens, bool training, int chunk = 0, int slot = 0);
-  // Whether losses are sums over all tokens that count, which then have to be counted first.
-  bool counts_tokens() const { return config_.data.documents.mask_loss && config_.data.per_token_loss; }
+  bool counts_tokens() const { return config_.data.counts_tokens(); }
 
   // Whether this rank's loss counts: the last stage, once per tensor group.
   bool reports_loss() const { return layout_.shard.last && layout_.at.tensor == 0; }

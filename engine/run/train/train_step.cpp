@@ -81,8 +81,11 @@ StepOutcome TrainStep::leave_out(int micro_batches, const std::function<Batch()>
   outcome.loss = outcome.grad_norm = std::numeric_limits<double>::quiet_NaN();
   outcome.skipped = outcome.listed = true;
   const int64_t consumed = progress.consumed_samples;
-  read_batches(micro_batches - 1, {micro_batches, next_micro, progress, timer});
-  batches_.clear();
+  const Call call{micro_batches, next_micro, progress, timer};
+  for (int micro = 0; micro < micro_batches; ++micro) {
+    read_batches(micro, call);
+    batches_.clear();  // one at a time: nobody has planned memory for all of them
+  }
   ++progress.step, ++progress.skipped;
   progress.skipped_samples += progress.consumed_samples - consumed;
   return outcome;

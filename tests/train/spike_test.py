@@ -98,6 +98,13 @@ class Spikes(RunCase):
         self.assertEqual([s["consumed_samples"] for s in self.steps(config)], [4, 8, 12])
         self.assert_same_state(self.state_after(config, 0), self.state_after(config, 3), tensors_only=True)
 
+    def test_a_limit_of_time_holds_among_steps_that_are_left_out(self):
+        for ranks in (1, 2):
+            config = self.config(f"timed_{ranks}", iterations_to_skip=[1, 2, 3], train_iters=3, exit_duration_in_mins=1e-6, train_micro_batch_size_per_gpu=2)
+            for step in (1, 2):
+                self.train(config, expect=75, ranks=ranks)
+                self.assertEqual(self.steps(config)[-1]["step"], step)
+
 
 if __name__ == "__main__":
     main()

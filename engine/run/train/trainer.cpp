@@ -323,6 +323,7 @@ class Trainer {
   // A step of iterations_to_skip. It has no sums by which the ranks agree on their wishes, so this agrees on them.
   void leave_out_step() {
     const auto start = Clock::now();
+    stepped_ = true;
     const StepOutcome outcome = step_->leave_out(
         static_cast<int>(loader_->micro_steps_at(progress_.consumed_samples)), [this] { return next_micro(); },
         progress_, *scaler_, timer_);

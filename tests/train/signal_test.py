@@ -137,7 +137,10 @@ class Signals(RunCase):
         time.sleep(5)
         self.assertIsNone(life.process.poll(), "the first signal waits for the end of the step")
         life.send(signal.SIGTERM)
-        self.assertEqual(life.finish(limit=20).code, 75)
+        done = life.finish(limit=20)
+        self.expect(done, 128 + signal.SIGTERM)  # not 75: nothing was saved
+        self.assertIn("without the save of this step", done.err)
+        self.assertEqual(self.status(config)["state"], "running")
         self.finish_and_compare(alone, config)  # from step 4, the last that was saved
 
     def test_the_limit_behind_its_warning_does_not_cut_a_save_short(self):

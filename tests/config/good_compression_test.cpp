@@ -4,6 +4,7 @@
 
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "compression/codec_table.h"
 #include "engine/run/config/key_table.h"
@@ -358,6 +359,12 @@ TEST(GoodCompression, Notes) {
   EXPECT_EQ(note("\"compression\": {\"adapt_interval\": 5}", "compression.adapt_interval"),
             "has no effect without compression.adapt");
   EXPECT_EQ(note("\"compression\": {\"adapt_interval\": 5, \"adapt\": true}", "compression.adapt_interval"), "");
+  const std::string adapts = "\"compression\": {\"adapt\": true", coded = ", \"dp.gradient\": \"cast\"";
+  for (const auto& [rules, ranks, undecided] :
+       {std::tuple(std::string(), 2, true), std::tuple(coded, 1, true), std::tuple(coded, 2, false)})
+    EXPECT_EQ(note_at(load(adapts + rules + "}", {}, {.ranks = ranks}), "compression.adapt"),
+              undecided ? "has nothing to decide: nothing that this layout sends is coded" : "")
+        << rules << " on " << ranks;
   EXPECT_EQ(note("\"compression\": {\"outer\": \"cast\"}", "compression.outer.codec"),
             "has no effect: nothing is sent there in this version");
   EXPECT_EQ(note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"warmup_steps\": 10}}",

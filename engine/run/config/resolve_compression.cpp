@@ -193,6 +193,11 @@ void Resolver::compression() {
     note_unread({"grad_reduce_in_bf16"}, why);
   if (given("compression.adapt_interval") != nullptr && known({"compression.adapt"}) && !flag("compression.adapt"))
     note("compression.adapt_interval", "has no effect without compression.adapt");
+  const auto is_coded = [&](const auto& of_site) {
+    return absent(of_site.first, context).empty() && !std::ranges::all_of(of_site.second, is_plain);
+  };
+  if (known({"compression.adapt"}) && flag("compression.adapt") && std::ranges::none_of(rules_, is_coded))
+    note("compression.adapt", "has nothing to decide: nothing that this layout sends is coded");
   sends();
   sensitivities();
 }

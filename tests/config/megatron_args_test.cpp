@@ -192,7 +192,11 @@ TEST(MegatronArgs, ValuesOfRealScripts) {
   const RunConfig c = load(kSmall + "--eval-iters -1").run;
   EXPECT_EQ(c.eval_iters, 0);
   EXPECT_EQ(load(kSmall + "--iterations-to-skip 4 3").run.iterations_to_skip, (std::set<int64_t>{3, 4}));
-  EXPECT_EQ(load(kSmall + "--iterations-to-skip 7").run.iterations_to_skip, (std::set<int64_t>{7}));
+  const ResolvedConfig skips = load(kSmall + "--iterations-to-skip 7");
+  EXPECT_EQ(skips.run.iterations_to_skip, (std::set<int64_t>{7}));
+  ASSERT_FALSE(skips.notes.empty());
+  EXPECT_EQ(skips.notes.front().key, "iterations_to_skip");
+  EXPECT_NE(skips.notes.front().text.find("N is N + 1 here"), std::string::npos);
   for (const char* tokenizer : {"Llama2Tokenizer", "GPTSentencePieceTokenizer"})
     EXPECT_EQ(load(kSmall + "--tokenizer-model x/tokenizer.model --tokenizer-type " + std::string(tokenizer))
                   .values.at("tokenizer"),

@@ -89,6 +89,10 @@ ResolvedConfig load_config(const std::vector<std::string>& names, const std::vec
   for (const std::string& file : files) read(file, [&] { reader.add_text(file, read_file(file, kMaxConfigBytes)); });
   const bool groups = !megatron || reads_query_groups(flags);
   const auto add_flag = [&](const MegatronFlag& flag) {
+    if (flag.override.starts_with("iterations_to_skip="))
+      notes.push_back({"iterations_to_skip",
+                       "counted from 1, as in the log; most versions of Megatron-LM count from 0: their N is N + 1 "
+                       "here"});
     if (!groups && flag.override.starts_with("num_query_groups="))
       notes.push_back({"num_query_groups", "has no effect without --group-query-attention, as in Megatron"});
     else if (!is_idle_warm_up(flag, flags))

@@ -260,6 +260,13 @@ TEST(GoodConfig, SequenceParallelOnOneRankIsNoted) {
   EXPECT_NE(r.notes.front().text.find("no effect"), std::string::npos);
 }
 
+TEST(GoodConfig, NoBatchAheadIsReadAsOne) {
+  const ResolvedConfig r = load_config_text({{"a.json", with("\"prefetch_batches\": 0")}}, {});
+  EXPECT_EQ(r.run.data.prefetch_batches, 1);
+  ASSERT_EQ(r.notes.size(), 1u);
+  EXPECT_EQ(r.notes.front().key, "prefetch_batches");
+}
+
 TEST(GoodConfig, WhatTheOptimizerDoesNotReadIsNoted) {
   const auto noted = [](const std::string& type, const std::string& params) {
     const ResolvedConfig r = load_config_text(

@@ -118,6 +118,10 @@ void Resolver::run(const std::string& stem) {
     note_unread({"straggler_ratio"}, "straggler_interval is 0");
   if (known({"keep_last_n_checkpoints"}) && integer("keep_last_n_checkpoints") == 1)
     note("keep_last_n_checkpoints", "at least 2 verified checkpoints stay");
+  if (known({"prefetch_batches"}) && integer("prefetch_batches") == 0) {
+    note("prefetch_batches", "1: a batch is always read while the one before it is computed");
+    set("prefetch_batches", 1);
+  }
   if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))
     fail({"finetune"}, load_is_save
                            ? "load is the same path as save, where a run resumes: say in load which checkpoint to "

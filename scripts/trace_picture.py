@@ -10,6 +10,8 @@ import re
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 9):  # in front of what older ones cannot read; this file they can
+    sys.exit("error: %s needs Python 3.9 or newer, python3 is %s" % (sys.argv[0], sys.version.split()[0]))
 sys.dont_write_bytecode = True
 from measured import Parser
 from sweep_store import StoreError

@@ -1,4 +1,5 @@
 # What measuring scripts share, their verdicts, their help, and the pages that they make of committed cells.
+import ast
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -189,6 +190,15 @@ class Help(unittest.TestCase):
                 done = subprocess.run([sys.executable, os.path.join(SCRIPTS, name), "--nonsense"], capture_output=True, text=True, check=False)
                 self.assertEqual((done.returncode, done.stderr.count("\n")), (64, 1), done.stderr)
                 self.assertTrue(done.stderr.startswith(f"error: {name.removesuffix('.py')}: "), done.stderr)
+
+    def test_scripts_that_are_installed_say_which_python_they_need(self):
+        text = "import runpy, sys; sys.version_info, sys.version, sys.argv = (3, 8, 10), '3.8.10 (default)', sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        for name in ("sweep", "lab", "calibrate", "check_configs", "trace_picture.py"):
+            with self.subTest(name):
+                path = os.path.join(SCRIPTS, name)
+                ast.parse(pathlib.Path(path).read_text(encoding="utf-8"), feature_version=(3, 6))  # an older one gets to the message
+                done = subprocess.run([sys.executable, "-c", text, path], capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stderr), (1, f"error: {path} needs Python 3.9 or newer, python3 is 3.8.10\n"))
 
     def test_compare_commits_needs_the_data_of_the_old_build(self):
         with tempfile.TemporaryDirectory() as folder:

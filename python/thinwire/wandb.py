@@ -108,13 +108,28 @@ def forward(wandb, o, stop):
     return 75 if stop.is_set() else 0
 
 
+class Parser(argparse.ArgumentParser):
+    """A wrong command line ends with 64, as that of every program does."""
+
+    def error(self, message):
+        print(f"error: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(64)
+
+
+def seconds(text):
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is no time above 0")
+    return value
+
+
 def main():
-    options = argparse.ArgumentParser(prog="python -m thinwire.wandb", description=__doc__)
+    options = Parser(prog="python -m thinwire.wandb", description=__doc__)
     options.add_argument("run_dir", metavar="RUN_DIR")
     options.add_argument("--project", default="thinwire")
     options.add_argument("--name", help="of the run; default: the last part of its path")
-    options.add_argument("--every", type=float, default=5, help="seconds between two looks (5)")
-    options.add_argument("--quiet", type=float, default=3600, help="seconds without a new line after which the run is taken for dead (3600)")
+    options.add_argument("--every", type=seconds, default=5, help="seconds between two looks (5)")
+    options.add_argument("--quiet", type=seconds, default=3600, help="seconds without a new line after which the run is taken for dead (3600)")
     o = options.parse_args()
     if not os.path.isdir(o.run_dir):
         print(f"error: {o.run_dir}: no such run directory; give the one that holds metrics.jsonl", file=sys.stderr)

@@ -399,6 +399,10 @@ class Forwarder(unittest.TestCase):
         process = self.start(path=f"{ROOT}/python")
         self.assertIn("pip install './python[wandb]'", process.communicate(timeout=LIMIT)[1])
         self.assertEqual(process.returncode, 66)
+        for words in (("--every", "0"), ("--every", "soon"), ("--nonsense",), ("--quiet",)):
+            process = self.start(*words)
+            err = process.communicate(timeout=LIMIT)[1]
+            self.assertEqual((process.returncode, err.count("\n"), err[:7]), (64, 1, "error: "), err)
         shutil.rmtree(self.run_dir)
         process = self.start()
         self.assertIn("no such run directory", process.communicate(timeout=LIMIT)[1])

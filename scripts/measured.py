@@ -82,19 +82,23 @@ def kept(path, make):
         return json.load(f)
 
 
+def end(process):
+    """Asks a command whose output is piped to end, and returns what it had said. mpirun is asked, not killed, since ranks outlive a killed one."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return "", ""
+
+
 def run(command, limit=None):
-    """Runs a command; returns (exit code, stdout, stderr). CellError where it takes longer than limit seconds. Whatever ends this script ends the command:
-    mpirun is asked, not killed, since ranks outlive a killed one."""
+    """Runs a command; returns (exit code, stdout, stderr). CellError where it takes longer than limit seconds. Whatever ends this script ends the command."""
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             out, err = process.communicate(timeout=limit)
         except BaseException as e:
-            process.terminate()
-            out = err = ""
-            try:
-                out, err = process.communicate(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            out, err = end(process)
             if isinstance(e, subprocess.TimeoutExpired):
                 raise CellError(f"{shlex.join(map(str, command))}: not done after {limit:g} s; it had said: {(err or out).strip()[-800:]}") from None
             raise

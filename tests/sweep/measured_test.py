@@ -215,6 +215,18 @@ class Help(unittest.TestCase):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stderr), (1, "error: calibrate: /nowhere: no such folder\n"))
 
+    def test_calibrate_that_is_ended_ends_what_it_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bench = pathlib.Path(folder, "bench")
+            bench.write_text('#!/bin/sh\ntrap "touch $0.asked; exit" TERM; touch $0.begun; while :; do sleep 0.05; done\n', encoding="utf-8")
+            os.chmod(bench, 0o755)
+            with subprocess.Popen([sys.executable, os.path.join(SCRIPTS, "calibrate"), "--output", os.path.join(folder, "m.json"), "--build", folder]) as process:
+                while not os.path.exists(f"{bench}.begun") and process.poll() is None:
+                    time.sleep(0.02)
+                process.send_signal(signal.SIGTERM)
+                self.assertEqual(process.wait(30), 128 + signal.SIGTERM)
+            self.assertTrue(os.path.exists(f"{bench}.asked"))
+
     def test_calibrate_knows_attention_with_fewer_heads(self):
         products = script("calibrate").with_fewer_heads({"matmul": [[8.0, 5.0]], "attention_forward": [[8.0, 1.0, 2.0], [16.0, 3.0, 4.0]]})
         self.assertEqual(products, {"matmul": [[8.0, 5.0]], "attention_forward": [[2.0, 1.0, 2.0], [4.0, 1.0, 2.0], [8.0, 1.0, 2.0], [16.0, 3.0, 4.0]]})

@@ -114,7 +114,8 @@ def verdict(claim, mean, low, high, seeds):
         half, away = (high - low) / 2, abs(mean) if rule == "equal" else mean
         return OPEN if seeds < 2 else AGREES if away + half <= claim["tolerance"] else DIFFERS if away - half > claim["tolerance"] else OPEN
     way = way_of(mean, low, high, seeds, claim["noise"]) * (1 if rule == "more" else -1)
-    if way == 1 and not 0.5 <= abs(mean) / claim.get("size", abs(mean)) <= 2:
+    size = claim.get("size", abs(mean))
+    if way == 1 and not size / 2 <= abs(mean) <= size * 2:
         return OTHER_SIZE
     return {1: AGREES, 0: OPEN, -1: DIFFERS}[way]
 
@@ -178,8 +179,11 @@ def first_lines(paper, claims, points, seeds):
     lines = [paper["take"], f"Of the paper's {len(claims)} claims {counted(verdicts)}." + (f" Not: {'; '.join(against)}." if against else "")]
     wire = next((p for p in points if p[0] == paper.get("bf16")), None)
     others = [p for p in points if wire and p[0] != wire[0] and not p[1]]
-    lines.append("Speed beside a plain bf16 wire: " + ", ".join(f"`{p[0]}` {p[4] / wire[4]:.2f}" for p in sorted(others, key=lambda p: -p[4])) + "."
-                 if wire else paper.get("no_bf16", "No plain bf16 wire was run: whether any of this beats one cannot be told."))
+    if wire and not wire[4] > 0:
+        lines.append("The plain bf16 wire has no speed: whether any of this beats it cannot be told.")
+    else:
+        lines.append("Speed beside a plain bf16 wire: " + ", ".join(f"`{p[0]}` {p[4] / wire[4]:.2f}" for p in sorted(others, key=lambda p: -p[4])) + "."
+                     if wire else paper.get("no_bf16", "No plain bf16 wire was run: whether any of this beats one cannot be told."))
     if seeds > 1:
         kept, lost = ([f"`{p[0]}`" for p in points if not p[1] and (p[2] + p[3] <= 0.5) == keeps] for keeps in (True, False))
         lines.append(f"Loss at most 0.5 % above the baseline, half the seeds' spread included: {', '.join(kept) or 'none'}." + (f" Above, or cannot be told: {', '.join(lost)}." if lost else ""))

@@ -113,7 +113,7 @@ class Verdicts(Folder):
         for rule, of, noise, wanted in table:
             self.assertEqual(self.verdict(sweep, rule, of, noise=noise), wanted, (rule, of, noise))
         # "worse" is 10 % above: the paper's size counts from half to twice of it.
-        for size, wanted in ((10, agrees), (19, agrees), (21, sweep_page.OTHER_SIZE), (4, sweep_page.OTHER_SIZE)):
+        for size, wanted in ((10, agrees), (19, agrees), (21, sweep_page.OTHER_SIZE), (4, sweep_page.OTHER_SIZE), (0, sweep_page.OTHER_SIZE)):
             self.assertEqual(self.verdict(sweep, "more", "worse", noise=3, size=size), wanted, size)
         for of, tolerance, wanted in (("same", 0.5, agrees), ("better", 0.5, differs), ("better", 1.1, agrees), ("mixed", 1, open_), ("worse", 9, differs)):
             self.assertEqual(self.verdict(sweep, "equal", of, tolerance=tolerance), wanted, (of, tolerance))
@@ -144,6 +144,8 @@ class Verdicts(Folder):
         self.assertIn("half the seeds' spread included: `bf16`. Above, or cannot be told: `new`.", text)
         self.assertIn("1 does not agree. Not: C.", text)
         self.assertIn("cannot be told", sweep_page.first_lines({"take": "Take it."}, [], points, 1))
+        points[1] = ("bf16", False, 0.1, 0.1, 0.0)  # it ended without a step that was timed
+        self.assertIn("The plain bf16 wire has no speed", sweep_page.first_lines({"take": "Take it.", "bf16": "bf16"}, [], points, 2))
 
     def test_a_run_that_is_missing_leaves_a_claim_open(self):
         sweep = self.sweep({"base": [(10, 2.0)], "new": [(10, 2.0)]})

@@ -142,6 +142,36 @@ TEST(StatusFile, ARunThatGoesOnDoesNotOverwriteTheEndThatAPeerWrote) {
   EXPECT_EQ(read_status(path).state, "running") << "the next job";
 }
 
+TEST(StatusFile, ARankThatWritesTheEndKeepsWhatTheFirstOneHasSaidOfTheJob) {
+  const test::Scratch scratch;
+  const std::string path = scratch / "status.json";
+  StatusFile first(path, 500, std::chrono::milliseconds(0));
+  first.running(1);
+  first.plans_memory("1 GiB");
+  first.spike("step 2: loss 9");
+  first.stragglers({"rank 1 (n) computes 2.0 x the median"});
+  first.running(2);
+  auto j = nlohmann::json::parse(test::slurp(path));
+  j["host"] = "n0", j["pid"] = 1;
+  test::spill(path, j.dump());
+  StatusFile other(path, 10);
+  other.adopt(first.status().started);
+  other.ended(ExitCode::kIo, 3, "rank 1: disk full");
+  const auto ended = nlohmann::json::parse(test::slurp(path));
+  for (const char* key : {"total_steps", "host", "pid", "first_started", "started", "spike", "stragglers",
+                          "planned_memory", "oom_kills"})
+    EXPECT_EQ(ended[key], j[key]) << key;
+  EXPECT_EQ(ended["code"], 74);
+  EXPECT_EQ(ended["state"], "failed");
+  EXPECT_EQ(ended["step"], 3);
+  EXPECT_EQ(ended["message"], "rank 1: disk full");
+  StatusFile next(path, 10);
+  next.adopt("9999-01-01T00:00:00Z");  // the file is of a job before
+  next.ended(ExitCode::kIo, 0);
+  EXPECT_EQ(read_status(path).planned_memory, "");
+  EXPECT_EQ(read_status(path).total_steps, 10);
+}
+
 TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
   const test::Scratch scratch;
   StatusFile file(scratch / "status.json", 100, std::chrono::hours(1));

@@ -159,6 +159,13 @@ void StatusFile::stragglers(std::vector<std::string> lines) {
   last_write_.reset();
 }
 
+void StatusFile::adopt(const std::string& since) {
+  if (!last_ || last_->started < since) return;
+  const int64_t total_steps = last_->total_steps > 0 ? last_->total_steps : status_.total_steps;
+  status_ = *last_;
+  status_.total_steps = total_steps;
+}
+
 void StatusFile::plans_memory(const std::string& planned) {
   status_.planned_memory = planned;
   write(false);  // memory is taken before the first step

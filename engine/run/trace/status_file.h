@@ -52,6 +52,9 @@ class StatusFile {
   // For the next call of running(), which then writes in any case.
   void spike(const std::string& text);
   void stragglers(std::vector<std::string> lines);
+  // For who writes the end in place of the job's first rank, another rank or a keeper: keeps what the file says of the
+  // job, unless that began before `since` (UTC), as the job before this one did.
+  void adopt(const std::string& since);
   // Instead of what the constructor was told.
   void plans_steps(int64_t total_steps) { status_.total_steps = total_steps; }
   // Of refuse_what_does_not_fit. Writes.

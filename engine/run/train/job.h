@@ -2,12 +2,14 @@
 // known - the mesh they form.
 #pragma once
 
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/run/config/run_config.h"
 #include "parallel/channel/mesh.h"
 #include "parallel/sites/control.h"
@@ -31,6 +33,8 @@ class Job {
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
   bool first() const { return rank() == 0; }
+  // UTC. Taken before the ranks first meet, so on no rank later than what rank 0 writes of the run.
+  const std::string& began() const { return began_; }
 
   // Runs body on every rank; an Error on any of them becomes an AgreedError on all, with the message of the first.
   void agree(const std::function<void()>& body) { control_.agree(body); }
@@ -71,6 +75,7 @@ class Job {
  private:
   void open_watch_net();
 
+  const std::string began_ = utc_text(std::time(nullptr));
   Keeper* keeper_ = nullptr;
   std::unique_ptr<WatchNet> watch_net_;
   World world_;

@@ -509,8 +509,9 @@ void RunSession::finish(ExitCode code, const std::string& message) {
     if (code == ExitCode::kFinished || code == ExitCode::kPreempted || is_taken_from(config_.run.run_dir, token_))
       return;
     // This rank alone knows why the job ends; rank 0 will not get the chance to write it down.
-    StatusFile(status_path(config_.run.run_dir), config_.run.train_iters)
-        .ended(code, step_, "rank " + std::to_string(job_.rank()) + ": " + message);
+    StatusFile file(status_path(config_.run.run_dir), config_.run.train_iters);
+    file.adopt(job_.began());
+    file.ended(code, step_, "rank " + std::to_string(job_.rank()) + ": " + message);
     return;
   }
   if (console_) console_->clear_bar();

@@ -176,9 +176,7 @@ int run(const Options& o, int argc, char** argv) {
   ResolvedConfig config;
   const auto write_end = [&config, began = utc_text(std::time(nullptr))](const std::string& message, ExitCode code) {
     StatusFile file(status_path(config.run.run_dir), config.run.train_iters);
-    // What this life wrote: a resume with another batch size has counted the steps anew.
-    if (file.last() && file.last()->started >= began && file.last()->total_steps > 0)
-      file.plans_steps(file.last()->total_steps);
+    file.adopt(began);
     file.ended(code, last_step(config.run.run_dir), message);
   };
   const auto write_lost = [&](const std::string& message) { write_end(message, ExitCode::kHungPeer); };

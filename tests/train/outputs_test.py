@@ -167,6 +167,15 @@ class RunOutputs(RunCase):
                                       stderr=subprocess.PIPE, text=True, check=False)
                 self.assertEqual((done.returncode, done.stderr), (74, "error: train: standard output cannot be written\n"))
 
+    def test_what_other_programs_print_to_a_full_disk_is_an_error(self):
+        for words in (("checkpoint", "verify", self.dir), ("checkpoint", "show", self.dir), ("report", "--draw"),
+                      ("report", self.dir, "--output", self.here / "r.html"), ("plan", "--shape", "tiny", "--cluster", ROOT / "configs/clusters/lab.json")):
+            with self.subTest(words), open("/dev/full", "w", encoding="ascii") as full:
+                done = subprocess.run([BUILD / words[0], *words[1:]], cwd=self.here, env=environment(), input='{"title": "t", "parts": ["words"]}', stdout=full,
+                                      stderr=subprocess.PIPE, text=True, check=False)
+                self.assertEqual(done.returncode, 74, done.stderr)
+                self.assertTrue(done.stderr.endswith(f"error: {words[0]}: standard output cannot be written\n"), done.stderr)
+
 
 class Programs(unittest.TestCase):
     def test_help_version_and_unknown_flags(self):

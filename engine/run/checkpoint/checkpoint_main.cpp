@@ -179,7 +179,7 @@ int run(int argc, char** argv) {
   if (show_command->parsed()) show(dir, as_json);
   if (export_command->parsed()) export_hf(dir, output, format, dtype);
   if (import_command->parsed()) import_hf(dir, output, vocab_multiple);
-  std::cout.flush();
+  finish_printing("checkpoint");
   return 0;
 }
 

@@ -115,6 +115,8 @@ int main(int argc, char** argv) {
         ->needs(search);
     app.add_flag("--json", o.json, "print one JSON line in place of the text; --search: one per candidate before it");
     if (const auto code = parse_command_line(app, "plan", argc, argv)) return *code;
-    return run_plan(o, command_of(argc, argv));
+    const int code = run_plan(o, command_of(argc, argv));
+    finish_printing("plan");
+    return code;
   });
 }

@@ -86,12 +86,14 @@ int run(int argc, char** argv) {
   if (const auto code = parse_command_line(app, "report", argc, argv)) return *code;
   if (o.draw) {
     draw_input(o.dirs, o.output);
+    finish_printing("report");
     return 0;
   }
   if (o.dirs.empty()) throw_usage("no run directory given: report RUN_DIR ... [--compare] [--output F.html]");
   if (o.compare + o.follow + !o.svg.empty() > 1) throw_usage("--compare, --follow and --svg exclude each other");
   if (!o.follow) {
     make_report(o);
+    finish_printing("report");
     return 0;
   }
   if (o.dirs.size() != 1) throw_usage("--follow takes one run directory");

@@ -5,7 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <tuple>
+#include <utility>
 
 #include "engine/base/core/error.h"
 
@@ -88,8 +90,17 @@ TEST(ClusterFile, SaysWhatIsWrongAndWhere) {
       EXPECT_EQ(std::string(error.what()).rfind(file + ":", 0), 0u) << error.what();
     }
   }
-  EXPECT_THROW(read_cluster("/nowhere/cluster.json"), Error);
-  EXPECT_THROW(read_cluster(std::filesystem::temp_directory_path().string()), Error);
+  for (const auto& [file, message] :
+       {std::pair(std::string("/nowhere/cluster.json"), "there is no such file"),
+        std::pair(std::filesystem::temp_directory_path().string(), "is a directory, a file is needed")}) {
+    try {
+      read_cluster(file);
+      ADD_FAILURE() << "accepted: " << file;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+      EXPECT_EQ(error.what(), file + ": " + message);
+    }
+  }
 }
 
 // A process may need less here than its plan says.

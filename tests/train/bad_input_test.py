@@ -203,6 +203,7 @@ class BadInput(RunCase):
             "reference of a name too long": ("reference_check", "x" * 300),
             "plan with an unknown preset": (*plan, "--search", "--presets", "thinwir"), "presets without a search": (*plan, "--presets", "thinwire"),
             "trace of a search": (*plan, "--search", "--trace", "t.json"),
+            "plan on nothing": (*plan[:-1], self.here / "none.json"), "plan on a directory": (*plan[:-1], self.here), "plan on words": (*plan[:-1], self.here / "file"),
             "reference of another batch": ("reference_check", ROOT / "tests/golden/models/llama_gqa", "train_batch_size=64"),
             "ranks without a dry run": ("train", "--config", self.good_config, "--ranks", 4), "a folder that is not UTF-8": ("train", "--config", self.good_config, "run_dir=caf\udce9"),
             "bench of nothing": ("bench", "step", "no-such-shape"), "override without =": ("train", "--config", self.good_config, "lr"),

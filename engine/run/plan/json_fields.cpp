@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/text.h"
@@ -111,7 +113,13 @@ JsonText read_json_file(const std::string& file) {
   std::ifstream in(file);
   std::ostringstream text;
   if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();  // of an empty file nothing: no error
-  if (!in.is_open() || in.bad()) throw_bad_config(file + ": cannot be read");
+  if (!in.is_open() || in.bad()) {
+    std::error_code none;
+    const bool there = std::filesystem::exists(file, none);
+    throw_bad_config(file + (!there                                      ? ": there is no such file"
+                             : std::filesystem::is_directory(file, none) ? ": is a directory, a file is needed"
+                                                                         : ": cannot be read"));
+  }
   JsonText parsed = parse_json_text(text.str());
   FieldErrors errors(file);
   for (const JsonProblem& problem : parsed.problems) errors.add(problem.at, problem.key, problem.message);

@@ -183,7 +183,9 @@ class BadInput(RunCase):
         plan = ("plan", "--shape", "tiny", "--cluster", ROOT / "configs/clusters/lab.json")
         self.check({
             "verify nothing": ("checkpoint", "verify", self.here / "none"), "verify a file": ("checkpoint", "verify", self.here / "file"),
-            "verify an empty directory": ("checkpoint", "verify", self.here / "empty"), "show nothing": ("checkpoint", "show", self.here / "none"),
+            "verify an empty directory": ("checkpoint", "verify", self.here / "empty"), "verify an empty name": ("checkpoint", "verify", ""),
+            "export to an empty name": ("checkpoint", "export", self.good, "--output", ""), "import to an empty name": ("checkpoint", "import", self.hf, "--output", ""),
+            "show nothing": ("checkpoint", "show", self.here / "none"),
             "generate from nothing": (*say, self.here / "none"), "generate from a file": (*say, self.here / "file"),
             "generate from an empty directory": (*say, self.here / "empty"), "negative tokens": (*say, self.good, "--tokens", -1),
             "a million threads": (*say, self.good, "--threads", 1000000), "bench of too many threads": ("bench", "step", "tiny", "threads_per_rank=65536"),

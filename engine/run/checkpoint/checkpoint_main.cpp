@@ -175,6 +175,10 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   if (const auto code = parse_command_line(app, "checkpoint", argc, argv)) return *code;
+  // What a shell makes of a variable that is not set; files below "" would lie in the root of the file system.
+  if (dir.empty()) throw_usage("checkpoint: the directory to read has an empty name");
+  if (output.empty() && (export_command->parsed() || import_command->parsed()))
+    throw_usage("checkpoint: --output has an empty name; give the directory to write");
   if (verify_command->parsed()) verify(dir);
   if (show_command->parsed()) show(dir, as_json);
   if (export_command->parsed()) export_hf(dir, output, format, dtype);

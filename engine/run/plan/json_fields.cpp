@@ -113,13 +113,10 @@ JsonText read_json_file(const std::string& file) {
   std::ifstream in(file);
   std::ostringstream text;
   if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();  // of an empty file nothing: no error
-  if (!in.is_open() || in.bad()) {
-    std::error_code none;
-    const bool there = std::filesystem::exists(file, none);
-    throw_bad_config(file + (!there                                      ? ": there is no such file"
-                             : std::filesystem::is_directory(file, none) ? ": is a directory, a file is needed"
-                                                                         : ": cannot be read"));
-  }
+  std::error_code none;
+  if (std::filesystem::is_directory(file, none)) throw_bad_config(file + ": is a directory, a file is needed");
+  if (!in.is_open() || in.bad())
+    throw_bad_config(file + (std::filesystem::exists(file, none) ? ": cannot be read" : ": there is no such file"));
   JsonText parsed = parse_json_text(text.str());
   FieldErrors errors(file);
   for (const JsonProblem& problem : parsed.problems) errors.add(problem.at, problem.key, problem.message);

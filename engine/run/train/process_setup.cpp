@@ -44,12 +44,12 @@ extern "C" void on_signal(int signal) {
     received = signal;
     return;
   }
-  // A person's second Ctrl-C is in a hurry. 75 would say that the save has come to its end.
+  // A person's second Ctrl-C is in a hurry.
   const int since = (now - received_at) & 0x7fffffff;
   if (signal == SIGUSR1 || since <= (signal == SIGTERM ? kOneWishMs : kOneCtrlCMs)) return;
   constexpr char kUnsaved[] = "error: asked to stop once more: leaving at once, without the save of this step\n";
   [[maybe_unused]] const ssize_t said = write(STDERR_FILENO, kUnsaved, sizeof kUnsaved - 1);
-  _exit(128 + signal);
+  _exit(static_cast<int>(ExitCode::kPreempted));
 }
 
 }  // namespace

@@ -260,6 +260,36 @@ TEST(GradientBits, AreWhatIsSentOnEveryRank) {
   EXPECT_NE(text.find("slack: dp.gradient, stage 1: "), std::string::npos) << text;
 }
 
+// Beside tensor ranks entropy frames leave out what all of them hold, which then goes as the next rule says.
+TEST(GradientBits, CountWhatRulesLeaveToOthers) {
+  const std::string rules = R"(compression.rules=[{"site": "dp.gradient", "select": {"micro_batches": "critical"},
+                               "codec": "ecsq", "rate": 2.5}, {"site": "dp.gradient", "codec": "cast"}])";
+  const RunConfig run = gradients(1, 4, 1e-4, {rules}, 2).run;
+  const RankLayout layout = layout_of(run, 0);
+  const StepRehearsal rehearsal(run, layout);
+  const ParamStore& store = rehearsal.replica().store();
+  std::vector<UnitMemory> units = store.units();
+  select_unit_messages(run, layout, store, units);
+  const Mesh::Compressions compressions = compressions_of(run, layout);
+  const SiteCompressions& coders = compressions[static_cast<size_t>(Site::kDpGradient)];
+  const std::vector<GradientBits> bits = gradient_bits(run, layout, store);
+  ASSERT_FALSE(bits.empty());
+  int left = 0;
+  for (const GradientBits& each : bits) {
+    const UnitMemory& unit = units[static_cast<size_t>(each.unit)];
+    double bytes = 0.0;
+    for (const UnitPiece& piece : unit.pieces) {
+      ASSERT_NE(piece.rule, kNoRule);
+      left += piece.rule == 1 ? 1 : 0;
+      const SiteCompression& coder = *coders[static_cast<size_t>(piece.rule)];
+      ASSERT_TRUE(is_coded(coder, INT64_MAX, piece.key(piece.shard), piece.range.count, DType::f32, true));
+      bytes += static_cast<double>(coder.first->wire_bytes(piece.range.count, DType::f32));
+    }
+    EXPECT_NEAR(each.bits, 8.0 * bytes / static_cast<double>(unit.count), 1e-9) << each.unit;
+  }
+  EXPECT_GT(left, 0);
+}
+
 // Of a width that does not divide the last tensor rank has a row more, and with it longer messages of low_rank.
 TEST(GradientBits, AreTheSameOnTensorRanksOfUnequalWidths) {
   const std::string rules = R"(compression.rules=[{"site": "dp.gradient", "select": {"micro_batches": "critical"},

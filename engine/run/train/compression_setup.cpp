@@ -92,6 +92,17 @@ bool is_awaited(const RankLayout& layout, int unit) {
 
 }  // namespace
 
+std::vector<UnitRule> rules_of_unit(const std::vector<SiteRule>& rules, const RankLayout& layout, int unit) {
+  std::vector<UnitRule> found =
+      unit_rules(rules, layout.at.pipeline, unit, static_cast<int>(layout.shard.whole.layers));
+  for (UnitRule& each : found) {
+    const SiteRule& rule = rules[static_cast<size_t>(each.number)];
+    each.skip_replicated =
+        layout.mesh.tensor > 1 && (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
+  }
+  return found;
+}
+
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units) {
   const std::vector<SiteRule>&gradient = config.compression.at(Site::kDpGradient),
@@ -103,14 +114,9 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
     if (unit.count == 0) continue;
     const int number = static_cast<int>(u);
     const std::vector<SiteRule>& rules = unit.tied ? embedding : gradient;
-    std::vector<UnitRule> mine = unit_rules(rules, stage, number, layers);
+    std::vector<UnitRule> mine = rules_of_unit(rules, layout, number);
     if (const auto found = std::ranges::find(chosen, number, &GradientBits::unit); found != chosen.end())
       mine = found->rules;
-    for (UnitRule& each : mine) {
-      const SiteRule& rule = rules[static_cast<size_t>(each.number)];
-      each.skip_replicated =
-          layout.mesh.tensor > 1 && (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
-    }
     unit.pieces = split_unit(mine, number, unit.shard, store.layout().units[u], store.params());
     if (!rules.empty() || !parameter.empty()) {
       const Unit& place = store.layout().units[u];

@@ -154,7 +154,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
     GradientBits each;
     each.unit = ready.unit;
     each.ready_ms = ready.at * pass_ms;
-    each.rules = unit_rules(rules, layout.at.pipeline, ready.unit, static_cast<int>(layout.shard.whole.layers));
+    each.rules = rules_of_unit(rules, layout, ready.unit);
     QueuedMessage message;
     message.ready = each.ready_ms;
     lengths.emplace_back();

@@ -307,6 +307,39 @@ TEST(GradientBits, AreTheSameOnTensorRanksOfUnequalWidths) {
   }
 }
 
+// What low_rank sends is longer where a tensor rank holds a row more, and a sum takes its order from that. So there it
+// leaves out what all tensor ranks hold; of equal widths, and in units without such a tensor, it takes all.
+TEST(UnitMessages, OfUnequalLengthsHoldNoCopies) {
+  const std::string rule = R"(compression.rules=[{"site": "dp.gradient", "codec": "low_rank", "rank": 4}])";
+  for (const int ffn : {300, 301}) {
+    const RunConfig run = gradients(1, 2, 0.5, {rule, "ffn_hidden_size=" + std::to_string(ffn)}, 2).run;
+    for (int rank = 0; rank < 2; ++rank) {
+      const RankLayout layout = layout_of(run, rank);
+      const StepRehearsal rehearsal(run, layout);
+      const ParamStore& store = rehearsal.replica().store();
+      std::vector<UnitMemory> units = store.units();
+      select_unit_messages(run, layout, store, units);
+      const auto coded_copies = [&](int number) {
+        const Unit& unit = store.layout().units[static_cast<size_t>(number)];
+        int coded = 0, copies = 0;
+        for (const Segment& segment : unit.segments) {
+          const int64_t at = segment.offset - unit.first;
+          if (store.params()[static_cast<size_t>(segment.param)].is_sharded()) continue;
+          ++copies;
+          for (const UnitPiece& piece : units[static_cast<size_t>(number)].pieces)
+            coded += piece.rule == 0 && at >= piece.range.first && at < piece.range.first + piece.range.count ? 1 : 0;
+        }
+        EXPECT_GT(copies, 0) << number;
+        return std::pair(coded, copies);
+      };
+      const auto [in_attention, of_attention] = coded_copies(attention_unit(0));
+      const auto [in_mlp, of_mlp] = coded_copies(mlp_unit(0));
+      EXPECT_EQ(in_attention, of_attention) << ffn << " rank " << rank;
+      EXPECT_EQ(in_mlp, ffn % 2 == 0 ? of_mlp : 0) << ffn << " rank " << rank;
+    }
+  }
+}
+
 // Groups that hold copies, or share an embedding, must not take a node for other numbers of ranks.
 TEST(RankLayout, RefusesNodesThatAreUnlikeForGroupsThatBelongTogether) {
   const auto config = [](std::vector<std::string> more) {

@@ -90,15 +90,29 @@ bool is_awaited(const RankLayout& layout, int unit) {
   return layout.shard.first && (unit == kEmbeddingUnit || unit == position_unit(layout.shard.whole.layers));
 }
 
+// Whether the length of a payload goes by the matrices in the message.
+bool codes_matrices(const CodecSpec& spec) {
+  const MadeCodec made = make_codec(spec);
+  return made.rounds != nullptr && made.rounds->traits().matrices;
+}
+
 }  // namespace
 
-std::vector<UnitRule> rules_of_unit(const std::vector<SiteRule>& rules, const RankLayout& layout, int unit) {
+std::vector<UnitRule> rules_of_unit(const std::vector<SiteRule>& rules, const RankLayout& layout,
+                                    const ParamList& params, int unit) {
   std::vector<UnitRule> found =
       unit_rules(rules, layout.at.pipeline, unit, static_cast<int>(layout.shard.whole.layers));
+  const int64_t tensor_ranks = layout.mesh.tensor;
+  if (tensor_ranks == 1) return found;
+  const bool uneven = std::ranges::any_of(params, [&](const ParamSpec& p) {
+    return p.unit == unit && p.is_sharded() && p.room() * tensor_ranks != p.count();
+  });
+  const auto mixes = [&](const CodecSpec& spec) {
+    return !codes_within(spec, kQuantum) || (uneven && codes_matrices(spec));
+  };
   for (UnitRule& each : found) {
     const SiteRule& rule = rules[static_cast<size_t>(each.number)];
-    each.skip_replicated =
-        layout.mesh.tensor > 1 && (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
+    each.skip_replicated = mixes(rule.codec) || mixes(rule.sum_codec);
   }
   return found;
 }
@@ -114,7 +128,7 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
     if (unit.count == 0) continue;
     const int number = static_cast<int>(u);
     const std::vector<SiteRule>& rules = unit.tied ? embedding : gradient;
-    std::vector<UnitRule> mine = rules_of_unit(rules, layout, number);
+    std::vector<UnitRule> mine = rules_of_unit(rules, layout, store.params(), number);
     if (const auto found = std::ranges::find(chosen, number, &GradientBits::unit); found != chosen.end())
       mine = found->rules;
     unit.pieces = split_unit(mine, number, unit.shard, store.layout().units[u], store.params());

@@ -29,7 +29,9 @@ SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh);
 // stay, behind the longest ramp, too.
 int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh, bool with_ramps);
 // What of the rules of dp.gradient or embedding is for a unit, before critical messages are told from others.
-std::vector<UnitRule> rules_of_unit(const std::vector<SiteRule>& rules, const RankLayout& layout, int unit);
+// params: local ones of any tensor rank.
+std::vector<UnitRule> rules_of_unit(const std::vector<SiteRule>& rules, const RankLayout& layout,
+                                    const ParamList& params, int unit);
 // Splits the units' gradients by the rules that they fall under, and says which rule the units' weights fall under.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);

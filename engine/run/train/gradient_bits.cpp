@@ -154,7 +154,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
     GradientBits each;
     each.unit = ready.unit;
     each.ready_ms = ready.at * pass_ms;
-    each.rules = rules_of_unit(rules, layout, ready.unit);
+    each.rules = rules_of_unit(rules, layout, params, ready.unit);
     QueuedMessage message;
     message.ready = each.ready_ms;
     lengths.emplace_back();

@@ -159,7 +159,7 @@ class Channel {
     return key.awaited && way == CodingWay::kLight ? main : coded_by(main, way);
   }
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
-  Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
+  Msg next_message(const MessageKey& key, const ChannelStates::Slot& slot);
   // Of contributions, or of the sums behind them.
   CodedCall without_state(const SiteCompression& compression, bool of_sums, const Msg& msg, bool on_device) const;
   CodedCall call(const SiteCompression& compression, bool of_sums, const MessageKey& key, const Msg& msg,

@@ -70,13 +70,12 @@ void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use, std:
     slot.owners.push_back(part_bound(count, size(), r, unit));
 }
 
-Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
-  if (slot.pass != clock_->pass) slot.pass = clock_->pass, slot.sequence = 0;
+Msg Channel::next_message(const MessageKey& key, const ChannelStates::Slot& slot) {
   Msg msg;
   msg.seed = clock_->seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(communicator_->site()) + 1 +
              draws_ * 0xD1B54A32D192ED03u + static_cast<uint64_t>(key.part) * kPartSeed;
   msg.slot = key.slot;
-  msg.sequence = slot.sequence++;
+  msg.sequence = states_->next_sequence(key.slot, clock_->pass);
   msg.step = clock_->step;
   msg.loss_scale = traits_of(communicator_->site()).gradients ? clock_->loss_scale : 1.0f;
   msg.rank = rank();

@@ -141,8 +141,6 @@ class ChannelStates {
     std::vector<ElementRange> padding;
     std::vector<MatrixShape> parts;  // the matrix that each part of a message in parts is
     int64_t count = 0;
-    uint64_t pass = 0;      // of the last message
-    uint32_t sequence = 0;  // number of the next one in that pass
   };
   // over_data: the channel sums gradients over all data ranks. device: where states may lie; nullptr: the host alone.
   explicit ChannelStates(std::string name, bool over_data = false, Device* device = nullptr)
@@ -150,6 +148,13 @@ class ChannelStates {
 
   // By slot and rule: rules that take turns at a slot keep states of their own.
   Slot& slot(const MessageKey& key) { return slots_[key.slot | static_cast<uint32_t>(std::max(0, key.rule)) << 24]; }
+  // Number of the slot's next message in this pass, whichever rule it falls under: with equal numbers messages would
+  // round by equal chances. Both ends of an edge count alike.
+  uint32_t next_sequence(uint32_t slot, uint64_t pass) {
+    Turn& turn = turns_[slot];
+    if (turn.pass != pass) turn = {pass, 0};
+    return turn.sequence++;
+  }
   const std::string& name() const { return name_; }
   void settle(bool applied);  // commits, or rolls back what a skipped step wrote
   void visit(StateVisitor& visitor);
@@ -165,6 +170,11 @@ class ChannelStates {
   bool over_data_;
   Device* device_;
   std::map<uint32_t, Slot> slots_;
+  struct Turn {
+    uint64_t pass = 0;      // of the last message
+    uint32_t sequence = 0;  // number of the next one in that pass
+  };
+  std::map<uint32_t, Turn> turns_;  // by slot
 };
 
 }  // namespace thinwire

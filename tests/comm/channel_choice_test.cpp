@@ -241,6 +241,38 @@ TEST(ChannelOrder, MessagesOfOneResidualPackInTheOrderOfIssue) {
   for (uint64_t seed = 1; seed <= 40; ++seed) EXPECT_EQ(arrived(seed, false), expected) << "seed " << seed;
 }
 
+// Rules that take turns at an edge of the pipeline number its messages together: with equal numbers two messages would
+// round by equal chances. Where both rules say the same, the bits are those of one rule.
+TEST(ChannelOrder, RulesThatTakeTurnsRoundByChancesOfTheirOwn) {
+  const SiteRule stochastic{.codec = codec_spec("block_int", {{"bits", 4}, {"block", 64}, {"rounding", "stochastic"}})};
+  const auto compression = make_site_compression(Site::kPpForward, stochastic);
+  const auto arrived = [&](const std::vector<int>& rules) {
+    std::vector<std::vector<char>> got;
+    run_ranks(2, [&](Progress& progress) {
+      SiteCounters counters;
+      CompressionClock clock;
+      Channel channel(std::make_unique<Communicator>(progress, all_ranks(2), 5, Site::kPpForward, &counters),
+                      {compression, compression}, &clock, &counters, std::make_shared<ChannelStates>("pp.forward/5"));
+      HostStream stream;
+      for (const int rule : rules) {
+        Buffer data(DType::f32, 4096);
+        data.fill(3, 0);
+        const MessageKey key{.slot = 1, .rule = rule};
+        if (channel.rank() == 0) {
+          channel.send(data.view(), 1, stream, key).wait(stream);
+          continue;
+        }
+        channel.receive(data.view(), 0, stream, key).wait(stream);
+        got.push_back(data.bytes());
+      }
+    });
+    return got;
+  };
+  const auto of_one = arrived({0, 0, 0});
+  EXPECT_NE(of_one[0], of_one[1]);
+  EXPECT_EQ(arrived({0, 1, 0}), of_one);
+}
+
 // Residual ema keeps a scale for 256 elements; codecs that code a piece whole are cut between ranks there, too.
 TEST(ChannelOrder, EmaAroundWholeMessages) {
   for (const char* codec : {"one_bit", "top_k"}) {

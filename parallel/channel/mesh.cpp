@@ -81,10 +81,12 @@ Mesh::Mesh(Progress& progress, const MeshShape& shape, std::vector<int> nodes, c
 namespace {
 
 // Number of the random sequence that a group rounds by. Slots and ranks count from 0 in every group: with one sequence
-// for all, replicas would round alike, and the errors would not average out over them. 0 for weights and for the
-// embedding's sum of two stages, which must come out the same in all groups.
-uint64_t draws_of(const MeshShape& shape, Site site, const std::vector<int>& ranks) {
-  return traits_of(site).identical ? 0 : static_cast<uint64_t>(coordinates_of(shape, ranks.front()).data);
+// for all, replicas would round alike, and so would the groups that sum a sum further, and the errors would not average
+// out. 0 for weights and for the embedding's sum of two stages, which must come out the same in all groups.
+uint64_t draws_of(const MeshShape& shape, GroupKind kind, Site site, const std::vector<int>& ranks, bool further) {
+  if (traits_of(site).identical) return 0;
+  const int of_kind = further ? static_cast<int>(kind) * shape.data : 0;
+  return static_cast<uint64_t>(of_kind + coordinates_of(shape, ranks.front()).data);
 }
 
 // Which members exchange messages: neighbouring stages, none, or all (their contributions to sums).
@@ -106,7 +108,7 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
     TW_CHECK(r >= 0 && r < shape_.ranks(), "rank ", r, " of ", shape_.ranks());
     nodes.push_back(nodes_[static_cast<size_t>(r)]);
   }
-  const uint64_t draws = draws_of(shape_, site, ranks);
+  const uint64_t draws = draws_of(shape_, kind, site, ranks, further);
   const bool over_data = site == Site::kDpGradient && static_cast<int>(ranks.size()) == shape_.data;
   // Tensor ranks hold copies of norms and biases, which drift apart where the groups add in different orders.
   CommTuning tuning = tuning_;

@@ -136,6 +136,34 @@ TEST(Mesh, ReplicasRoundByChancesOfTheirOwn) {
   EXPECT_NE(of(0, 0), of(1, 0));
 }
 
+// Groups that sum sums further meet the same slots and ranks as those that made them, and must not round alike.
+TEST(Mesh, FurtherSumsRoundByChancesOfTheirOwn) {
+  const MeshShape shape{1, 2, 1};
+  std::vector<std::vector<char>> sums(3);
+  run_ranks(2, [&](Progress& progress) {
+    Mesh mesh(progress, shape, pretend_nodes(2, 2));
+    SiteRule rule;
+    rule.codec = codec_spec("block_int", {{"bits", 4}, {"block", 64}, {"rounding", "stochastic"}});
+    Mesh::Compressions compressions;
+    compressions[static_cast<size_t>(Site::kDpGradient)] = {make_site_compression(Site::kDpGradient, rule)};
+    mesh.use_compressions(compressions);
+    HostStream stream;
+    size_t i = 0;
+    for (const GroupKind kind :
+         {GroupKind::kGradientShard, GroupKind::kGradientOptimizer, GroupKind::kGradientReplicas}) {
+      const bool further = kind == GroupKind::kGradientReplicas;
+      Channel channel = mesh.channel(kind, Site::kDpGradient, data_ranks(shape, mesh.at()), further);
+      Buffer data(DType::f32, 4096);
+      data.fill(3, mesh.rank());
+      channel.all_reduce(data.view(), ReduceKind::kSum, stream).wait(stream);
+      if (mesh.rank() == 0) sums[i] = data.bytes();
+      ++i;
+    }
+  });
+  EXPECT_EQ(sums[0], sums[1]);
+  EXPECT_NE(sums[0], sums[2]);
+}
+
 // Nobody but rank 0 is ever connected to all ranks.
 TEST(Mesh, TextsOfAllRanksGoToRank0Alone) {
   constexpr int kRanks = 64, kTimes = 3;

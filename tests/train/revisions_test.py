@@ -105,6 +105,26 @@ class Revisions(RunCase):
         self.train(replay, ranks=2, expect=0)
         self.assert_replays(measured, replay)
 
+    def test_an_evaluation_behind_a_skipped_step_is_coded_as_the_last_update(self):
+        # Step 6 is skipped, and a revision that it was the first one under begins with the next: a restart would know of nothing else.
+        keys = {**MODEL, "train_iters": 8, "eval_interval": 6, "pipe_parallel_size": 2}
+        rule = {"pp.forward": {"codec": "block_int", "bits": 4}}
+        adapted = self.config("adapted", **keys, compression={**rule, "adapt": True})
+        self.train(adapted, ranks=2, expect=0)
+        head = (self.run_dir(adapted) / "revisions.jsonl").read_text().splitlines()[0]
+        losses = {}
+        for after in (5, 6):
+            told = self.here / f"after_{after}.jsonl"
+            told.write_text(head + "\n" + json.dumps({"after": after, "site": "pp.forward", "coding": "plain", "why": "told"}) + "\n")
+            config = self.config(f"after_{after}", **keys, compression={**rule, "revisions": str(told)})
+            self.train(config, ranks=2, faults=[{"at": "grad", "step": 6, "do": "nan"}], expect=0)
+            lines = [line for line in read_metrics(self.run_dir(config)) if line["step"] == 6]
+            (step,), (evaluation,) = [line for line in lines if "loss" in line], [line for line in lines if "eval_loss" in line]
+            self.assertTrue(step["skipped"])
+            losses[after] = (step["loss"], evaluation["eval_loss"])
+        self.assertNotEqual(losses[5][0], losses[6][0])
+        self.assertEqual(losses[5][1], losses[6][1])
+
     def test_a_measured_partition_is_kept_and_replayed(self):
         keys = {**MODEL, "train_iters": 8, "pipe_parallel_size": 2, "pipe_partition_method": "time"}
         measured = self.config("cut", **keys)

@@ -136,8 +136,7 @@ class Trainer {
           {.after = progress_.updates, .site = {}, .way = {}, .partition = settled.costs, .why = "measured"});
     session_.record_revisions(revisions_, progress_.updates);
     reset_spent_budget();
-    // An evaluation may come before the first step: its messages are coded as those of the last update were.
-    controller_->before(std::max<int64_t>(1, progress_.updates));
+    // An evaluation may come before the first step.
     if (job_.mesh() != nullptr) job_.mesh()->clock().step = progress_.updates;
   }
 
@@ -447,6 +446,8 @@ class Trainer {
     if (run_.eval_iters <= 0 || !stream_->has(split)) return true;
     now_doing("evaluating");
     const auto t = timer_.measure(StepPart::kEvaluation);
+    // Coded as the last update was: a skipped step may have begun another way, of which a restart would not know.
+    controller_->before(std::max<int64_t>(1, progress_.updates));
     const std::optional<Evaluation> e =
         evaluate(*replica_, *stream_, split, evaluations_before * run_.eval_iters * run_.data.global_batch,
                  run_.eval_iters, job_.control(), [] { return stop_signal() != 0; });

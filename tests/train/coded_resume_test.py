@@ -244,6 +244,19 @@ class CodedResume(RunCase):
                     self.assertIn("resumed", done.out + done.err)
                     (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
 
+    def test_residuals_of_other_tokens_are_not_taken(self):
+        # As many ranks that share out the data, and messages as large: where two of them share sequences a row is another token.
+        keys = {**MODEL, **PIPE, "compression": {"adapt": False, "pp.backward": {"codec": "block_int", "bits": 4, "residual": "lazy"}}}
+        base = self.config("tokens", **keys)
+        self.train(base, ranks=4, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
+        for name, changed in (("same", {}), ("other", {"context_parallel_size": 2, "train_micro_batch_size_per_gpu": 2})):
+            with self.subTest(name):
+                config = self.config(f"{name}_tokens", **{**keys, **changed})
+                shutil.copytree(self.run_dir(base), self.run_dir(config))
+                done = self.train(config, ranks=4, expect=0)
+                self.assertIn("resumed", done.out + done.err)
+                (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
+
     def test_parts_of_pipeline_messages(self):
         # Residuals are as large as the parts: they go on bit for bit, and start anew where the same ranks send whole messages from now on.
         keys = {**MODEL, **PIPE, "model_parallel_size": 2, "compression": {"adapt": False, "pp.backward": {"codec": "low_rank", "rank": 4, "residual": "lazy"}}}

@@ -111,6 +111,7 @@ class RunSession {
   std::string other_layout(const nlohmann::json& info) const;
   int64_t other_data_ranks(const nlohmann::json& info) const;
   bool same_rules(const nlohmann::json& info) const;
+  bool same_tokens(const nlohmann::json& info) const;
   void refuse_other_model(const VerifiedCheckpoint& found) const;
   void warn_of_other_order(const VerifiedCheckpoint& found) const;
   LoadOptions load_options();  // of a checkpoint that has been verified

@@ -120,7 +120,7 @@ bool RunSession::take_compression_state(const VerifiedCheckpoint& found, Replica
     options.unwanted_prefixes.push_back("revision/trials");
   if (manifest.texts.count("spike/losses") == 0) options.unwanted_prefixes.push_back("spike/");
   // Names and sizes alone prove nothing: under other ranks or rules the same rank and slot can be of other elements.
-  bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
+  bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) && same_tokens(manifest.info) &&
               manifest.info.value("cut", cut_) == cut_;  // older checkpoints have no cut
   if (replica.mesh() != nullptr) {
     StoredLookup lookup(stored);
@@ -224,6 +224,18 @@ bool RunSession::same_rules(const nlohmann::json& info) const {
     return std::pair<nlohmann::json, std::string>(std::move(rules), sync);
   };
   return info.contains("config") && rules_in(info.at("config")) == rules_in(resolved_json(config_));
+}
+
+// Whether residuals of messages between stages, which have a row for each token of a rank, are of the same tokens.
+// info: of a checkpoint with the same rules.
+bool RunSession::same_tokens(const nlohmann::json& info) const {
+  const RunConfig& run = config_.run;
+  const auto keeps = [&](Site site) {
+    return std::ranges::any_of(run.compression.at(site),
+                               [](const SiteRule& rule) { return rule.residual.kind != ResidualKind::kNone; });
+  };
+  if (run.layout.pipeline == 1 || (!keeps(Site::kPpForward) && !keeps(Site::kPpBackward))) return true;
+  return info.at("config").value("context_parallel_size", run.layout.context) == run.layout.context;
 }
 
 std::string RunSession::other_layout(const nlohmann::json& info) const {

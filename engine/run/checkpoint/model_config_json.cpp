@@ -1,26 +1,25 @@
 // One table of fields, walked in both directions.
 #include "engine/run/checkpoint/model_config_json.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
+#include "engine/run/config/enum_words.h"
 
 namespace thinwire {
 namespace {
 
 using nlohmann::json;
 
-template <typename E>
-using Words = std::initializer_list<std::pair<E, const char*>>;
-
-// Calls field(name, value), word(name, value, words) and, for what older checkpoints lack, optional(name, value, value
-// there) for every field; Config is ModelConfig or const ModelConfig.
+// Calls field(name, value), word(name, value) and, for what older checkpoints lack, optional(name, value, value there)
+// for every field; Config is ModelConfig or const ModelConfig.
 template <typename Config, typename Visitor>
 void walk(Config& c, Visitor&& v) {
   v.field("layers", c.layers);
@@ -33,9 +32,7 @@ void walk(Config& c, Visitor&& v) {
   v.field("padded_vocab", c.padded_vocab);
   v.field("seq_length", c.seq_length);
   v.field("max_positions", c.max_positions);
-  v.word("positions", c.positions,
-         Words<PositionKind>{
-             {PositionKind::kLearned, "learned"}, {PositionKind::kRotary, "rotary"}, {PositionKind::kNone, "none"}});
+  v.word("positions", c.positions);
   v.field("rotary_fraction", c.rotary_fraction);
   v.field("rotary_base", c.rotary_base);
   const RopeScaling none;
@@ -44,31 +41,22 @@ void walk(Config& c, Visitor&& v) {
   v.optional("rope_high_freq_factor", c.rope_scaling.high_freq_factor, none.high_freq_factor);
   v.optional("rope_original_max_positions", c.rope_scaling.original_positions, none.original_positions);
   v.optional("window", c.window, kNoWindow);
-  v.word("norm", c.norm, Words<NormKind>{{NormKind::kLayerNorm, "layernorm"}, {NormKind::kRmsNorm, "rmsnorm"}});
+  v.word("norm", c.norm);
   v.field("norm_eps", c.norm_eps);
-  v.word("activation", c.activation,
-         Words<ActivationKind>{{ActivationKind::kGeluTanh, "gelu_tanh"},
-                               {ActivationKind::kGeluExact, "gelu"},
-                               {ActivationKind::kSwiglu, "swiglu"}});
+  v.word("activation", c.activation);
   v.field("parallel_residual", c.parallel_residual);
   v.field("tied_head", c.tied_head);
   v.field("bias_attention", c.bias_attention);
   v.field("bias_mlp", c.bias_mlp);
   v.field("bias_norm", c.bias_norm);
   v.optional("gain_norm", c.gain_norm, true);
-  const Words<InitMethod> inits{{InitMethod::kNormal, "normal"},
-                                {InitMethod::kScaledNormal, "scaled_normal"},
-                                {InitMethod::kSmallInit, "small_init"},
-                                {InitMethod::kWangInit, "wang_init"}};
-  v.word("init", c.init, inits);
-  v.word("output_init", c.output_init, inits);
+  v.word("init", c.init);
+  v.word("output_init", c.output_init);
   v.field("init_std", c.init_std);
   v.field("hidden_dropout", c.hidden_dropout);
   v.field("attention_dropout", c.attention_dropout);
-  v.word(
-      "recompute", c.recompute,
-      Words<Recompute>{{Recompute::kNone, "none"}, {Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}});
-  v.word("dtype", c.dtype, Words<DType>{{DType::f32, "fp32"}, {DType::bf16, "bf16"}, {DType::f16, "fp16"}});
+  v.word("recompute", c.recompute);
+  v.word("dtype", c.dtype);
   v.field("decay_all_matrices", c.decay_all_matrices);
 }
 
@@ -83,10 +71,8 @@ struct Writer {
   void field(const char* name, bool v) { out[name] = v; }
   void field(const char* name, float v) { out[name] = shortest_double(v); }
   template <typename E>
-  void word(const char* name, E value, Words<E> words) {
-    for (const auto& [e, text] : words) {
-      if (e == value) out[name] = text;
-    }
+  void word(const char* name, E value) {
+    out[name] = word_of(value);
   }
 };
 
@@ -126,17 +112,12 @@ struct Reader {
     v = value.get<float>();
   }
   template <typename E>
-  void word(const char* name, E& v, Words<E> words) {
+  void word(const char* name, E& v) {
     const json& value = at(name);
-    std::string allowed;
-    for (const auto& [e, text] : words) {
-      if (value == text) {
-        v = e;
-        return;
-      }
-      allowed += (allowed.empty() ? "" : " | ") + std::string(text);
-    }
-    wrong(name, value, allowed);
+    const EnumWords::List words = EnumWords::of(v);
+    if (std::ranges::none_of(words, [&](const std::string& text) { return value == text; }))
+      wrong(name, value, join(words, " | "));
+    v = from_word<E>(value.get<std::string>());
   }
 };
 

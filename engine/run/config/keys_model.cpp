@@ -1,4 +1,5 @@
 // Keys of the architecture and of its numerics.
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
@@ -62,7 +63,7 @@ KeyTopic model_keys() {
                {.bounds = {0, 1, true, true}}),
       key("pos_emb", kStringKey, "\"learned\"", "How positions enter.",
           {.aliases = {"position_embedding_type"},
-           .allowed = {"learned", "rotary", "none"},
+           .allowed = EnumWords::of(PositionKind()),
            .value_aliases = {{"learned_absolute", "learned"}, {"rope", "rotary"}}}),
       key.word("no_position_embedding", kBoolKey, "Megatron: true leaves the learned table of positions out."),
       key.word("use_rotary_position_embeddings", kBoolKey, "Megatron: true is pos_emb rotary."),
@@ -114,10 +115,10 @@ KeyTopic model_keys() {
       key("init_method", kStringKey, "\"normal\"",
           "Initial weights of all matrices but the residual outputs: normal(init_method_std), scaled_normal std / "
           "sqrt(2L), small_init sqrt(2 / 5h), wang_init 2 / (L sqrt(h)).",
-          {.allowed = {"normal", "scaled_normal", "small_init", "wang_init"}}),
+          {.allowed = EnumWords::of(InitMethod())}),
       key("output_layer_init_method", kStringKey, "\"scaled_normal\"",
           "Initial weights of the attention output and the second feed-forward matrix.",
-          {.allowed = {"normal", "scaled_normal", "small_init", "wang_init"}}),
+          {.allowed = EnumWords::of(InitMethod())}),
       key("init_method_std", kRealKey, "0.02", "Standard deviation for normal and scaled_normal.",
           {.bounds = {0, 100}}),
       run("init_from_hf", kStringKey, "null",
@@ -171,7 +172,7 @@ KeyTopic numerics_keys() {
       key("spike", kStringKey, "\"warn\"",
           "What becomes of a step whose loss jumps: off, nothing; warn, a line in the log, metrics.jsonl and "
           "status.json; skip, that and the step is dropped, as a non-finite one is.",
-          {.allowed = {"off", "warn", "skip"}}),
+          {.allowed = EnumWords::of(SpikeAction())}),
       key("spike_window", kIntKey, "128", "Losses of applied steps that a loss is compared with; part of checkpoints.",
           {.bounds = {8, 1e5}, .unit = "steps"}),
       key("spike_threshold", kRealKey, "10",
@@ -194,7 +195,7 @@ KeyTopic numerics_keys() {
       layout("recompute_granularity", kStringKey, "\"none\"",
              "Activations that are computed again in the backward pass: none, the attention's, all but the blocks' "
              "inputs. Changes memory and time, never values.",
-             {.allowed = {"none", "selective", "full"}}),
+             {.allowed = EnumWords::of(Recompute())}),
       layout.word("recompute_activations", kBoolKey, "Megatron: true is recompute_granularity selective."),
       layout.word("activations_checkpoint_method", kStringKey, "Older Megatron: any is recompute_granularity full.",
                   {.aliases = {"activation_checkpoint_method"}}),

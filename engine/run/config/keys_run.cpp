@@ -1,12 +1,12 @@
 // Keys of the layout, placement, and of how a run goes about its files.
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
 
 KeyTopic layout_keys() {
   const KeysOf key{KeyScope::kLayout}, run{KeyScope::kRuntime};
-  const std::vector<std::string> levels = {"replicated", "pair", "node", "global"};
-  const std::vector<std::string> algorithms = {"auto", "direct", "ring", "two_level"};
+  const EnumWords::List levels = EnumWords::of(Level()), algorithms = EnumWords::of(Algorithm());
   KeyTopic t;
   t.title = "Layout and placement";
   t.intro =
@@ -26,7 +26,7 @@ KeyTopic layout_keys() {
           "How context-parallel ranks do attention. all_gather (Llama 3): everybody gets all keys and values. a2a "
           "(DeepSpeed-Ulysses): everybody gets all tokens of a share of the heads; KV heads and sequence must divide. "
           "p2p (ring attention): keys and values go around, a rank's at a time.",
-          {.allowed = {"all_gather", "a2a", "p2p"}, .value_aliases = {{"allgather", "all_gather"}}}),
+          {.allowed = EnumWords::of(SequenceWay()), .value_aliases = {{"allgather", "all_gather"}}}),
       key("sequence_chunk_size", kIntKey | kStringKey, "0",
           "Layers, head and loss take at most so many tokens of a sequence at a time, so that their working memory "
           "does not grow with its length, but for keys, values and the residual stream; 0: all; auto: as many as fit "
@@ -61,8 +61,7 @@ KeyTopic layout_keys() {
                "Megatron: true is scatter_gather_tensors_in_pipeline false."),
       key("schedule", kStringKey, "\"1f1b\"",
           "Order of micro-batches on the stages; accepted and without effect on one stage.",
-          {.allowed = {"gpipe", "1f1b", "interleaved", "zb_h1"},
-           .value_aliases = {{"zb", "zb_h1"}, {"zero_bubble", "zb_h1"}}}),
+          {.allowed = EnumWords::of(ScheduleKind()), .value_aliases = {{"zb", "zb_h1"}, {"zero_bubble", "zb_h1"}}}),
       key("virtual_chunks", kIntKey, "1", "Chunks of layers per stage, for schedule interleaved (at least 2 there).",
           {.aliases = {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"},
            .bounds = {1, 65536},
@@ -73,7 +72,7 @@ KeyTopic layout_keys() {
       key("pipe_partition_method", kStringKey, "\"uniform\"",
           "How layers are cut into stages: equally many, equally many parameters (embedding and head counted), or "
           "equally long by pipe_partition_costs.",
-          {.allowed = {"uniform", "parameters", "time"},
+          {.allowed = EnumWords::of(PartitionMethod()),
            .value_aliases = {{"type:transformer|mlp", "uniform"}, {"type:transformer", "uniform"}}}),
       key("pipe_partition_costs", kListKey | kRealKey, "null",
           "[layer, embedding, head]: what each costs per micro-batch.",
@@ -116,7 +115,7 @@ KeyTopic layout_keys() {
       key("embedding_sync", kStringKey, "\"fused\"",
           "How the gradient of an embedding that the head shares is summed over first and last stage: one reduction "
           "over both stages' data-parallel ranks, or per stage and then between the two.",
-          {.allowed = {"fused", "two_step"}}),
+          {.allowed = EnumWords::of(EmbeddingSyncKind())}),
       key("ranks_per_node", kIntKey, "0",
           "Take so many consecutive ranks for a node, whatever the machines say (to rehearse on one); 0: nodes as "
           "found, which --dry-run cannot know.",

@@ -1,4 +1,5 @@
 // Keys of the optimizer, the learning-rate schedule, the batch and the data.
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
@@ -12,7 +13,7 @@ KeyTopic optimizer_keys() {
       model("optimizer.type", kStringKey, "\"adam\"",
             "adam is AdamW (decoupled weight decay), as in NeoX and Megatron. \"optimizer\": \"adam\" means the same.",
             {.aliases = {"optimizer_type"},
-             .allowed = {"adam", "sgd"},
+             .allowed = EnumWords::of(OptimizerKind()),
              .value_aliases =
                  {{"adamw", "adam"}, {"fusedadam", "adam"}, {"cpu_adam", "adam"}, {"cpu_torch_adam", "adam"}}}),
       key("optimizer.params.lr", kRealKey, "null", "Peak learning rate.",
@@ -37,8 +38,7 @@ KeyTopic optimizer_keys() {
       key("min_lr", kRealKey, "0.0", "Where the decay ends.", {.bounds = {0, 1000}}),
       key("lr_decay_style", kStringKey, "\"linear\"",
           "Shape of the learning rate after warm-up; wsd: warm-up, stable, decay.",
-          {.allowed = {"constant", "linear", "cosine", "inverse_square_root", "wsd"},
-           .value_aliases = {{"inverse_sqrt", "inverse_square_root"}}}),
+          {.allowed = EnumWords::of(LrDecay()), .value_aliases = {{"inverse_sqrt", "inverse_square_root"}}}),
       key("lr_decay_iters", kIntKey, "null", "Step at which the decay ends; warm-up included.",
           {.default_text = "train_iters, or the samples of the run", .bounds = {1, 1e15}, .unit = "steps"}),
       key("warmup", kRealKey, "0.01", "Length of the warm-up as a fraction, rounded down to whole steps.",
@@ -53,14 +53,14 @@ KeyTopic optimizer_keys() {
       key("lr_warmup_convention", kStringKey, "\"neox\"",
           "First learning rate: neox lr / warm-up (twice where steps are counted), megatron lr_warmup_init. Linear "
           "decay: neox towards 0, cut off at min_lr; megatron towards min_lr.",
-          {.allowed = {"neox", "megatron"}}),
+          {.allowed = EnumWords::of(WarmupConvention())}),
       key("lr_schedule_unit", kStringKey, "\"steps\"",
           "What lr_decay_iters, lr_warmup_iters and lr_wsd_decay_iters count. samples: the rate follows the samples of "
           "the steps taken, as in Megatron's runs of train_samples.",
           {.default_text = "\"steps\"; \"samples\" with Megatron's lengths in samples",
            .allowed = {"steps", "samples"}}),
       key("lr_wsd_decay_style", kStringKey, "\"linear\"", "Shape of the final decay of wsd.",
-          {.allowed = {"linear", "cosine", "exponential", "minus_sqrt"}}),
+          {.allowed = EnumWords::of(WsdDecay())}),
       key("lr_wsd_decay_iters", kIntKey, "null", "Length of the final decay; needed for wsd.",
           {.bounds = {1, 1e15}, .unit = "steps"}),
       key("train_iters", kIntKey, "null", "Steps of the whole run.",

@@ -1,27 +1,9 @@
 // Names of layout values, and sentences made of them.
 #include "engine/run/config/layout_text.h"
 
+#include "engine/run/config/enum_words.h"
+
 namespace thinwire {
-
-const char* name_of(Hold hold) {
-  constexpr const char* names[] = {"unit", "micro_batch", "step"};
-  return names[static_cast<int>(hold)];
-}
-
-const char* name_of(ScheduleKind kind) {
-  constexpr const char* names[] = {"gpipe", "1f1b", "interleaved", "zb_h1"};
-  return names[static_cast<int>(kind)];
-}
-
-const char* name_of(PartitionMethod method) {
-  constexpr const char* names[] = {"uniform", "parameters", "time"};
-  return names[static_cast<int>(method)];
-}
-
-const char* name_of(Algorithm algorithm) {
-  constexpr const char* names[] = {"auto", "direct", "ring", "two_level"};
-  return names[static_cast<int>(algorithm)];
-}
 
 std::string placement_text(const PlacementLevels& p) {
   const Level w = p.weights, g = p.gradients, o = p.optimizer;
@@ -57,9 +39,9 @@ std::string layout_text(const RunConfig& c) {
     std::string parts;
     const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : " x ") + part; };
     if (l.pipeline > 1) {
-      std::string order = name_of(l.schedule_kind);
+      std::string order = word_of(l.schedule_kind);
       if (l.schedule_kind == ScheduleKind::kInterleaved) order += ", " + std::to_string(l.virtual_chunks) + " chunks";
-      if (l.partition != PartitionMethod::kUniform) order += std::string(", cut by ") + name_of(l.partition);
+      if (l.partition != PartitionMethod::kUniform) order += ", cut by " + word_of(l.partition);
       add(count(l.pipeline, "stage", "stages") + " (" + order + ")");
     }
     if (l.data > l.context || (l.data > 1 && l.context == 1))

@@ -7,12 +7,6 @@
 
 namespace thinwire {
 
-// The value as the configuration spells it.
-const char* name_of(Hold hold);
-const char* name_of(ScheduleKind kind);
-const char* name_of(PartitionMethod method);
-const char* name_of(Algorithm algorithm);
-
 // "ZeRO-3 + secondary node (hpZ)", "3-level partition (pair, node, global)", "replicated" ...
 std::string placement_text(const PlacementLevels& levels);
 

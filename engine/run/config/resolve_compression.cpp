@@ -7,6 +7,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/presets.h"
 #include "engine/run/config/resolver.h"
 #include "engine/run/config/rule_fields.h"
@@ -46,7 +47,7 @@ std::string beside(const SiteRule& rule, const std::string& field) {
   const bool sum = field.starts_with("sum.");
   static const std::set<std::string> of_residual = {"residual_dtype", "beta", "reset_every", "on_skip"};
   const std::string of = of_residual.contains(sum ? field.substr(4) : field)
-                             ? std::string("residual ") + word_of((sum ? rule.sum_residual : rule.residual).kind)
+                             ? "residual " + word_of((sum ? rule.sum_residual : rule.residual).kind)
                              : "codec " + (sum ? rule.sum_codec : rule.codec).codec;
   return (sum ? "sum." : "") + of;
 }
@@ -215,7 +216,7 @@ void Resolver::select_lists(const std::function<const Setting*(const std::string
   }
   const Setting* s = setting("select.tensor_classes");
   if (s == nullptr) return;
-  const std::vector<std::string> classes = tensor_class_words();
+  const std::vector<std::string> classes = EnumWords::of(TensorClass());
   for (const nlohmann::json& name : s->value)
     if (std::ranges::none_of(classes, [&](const std::string& c) { return name == c; }))
       wrong(*s, shown(name) + " is no class of tensors (allowed: " + join(classes, " | ") + ")");

@@ -8,6 +8,7 @@
 #include "compression/codec_table.h"
 #include "compression/coder.h"
 #include "engine/base/core/error.h"
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/rule_fields.h"
 #include "parallel/zero/flat_layout.h"
 

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <type_traits>
+#include <utility>
 
 #include "engine/base/core/check.h"
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
@@ -13,41 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-template <typename E>
-using Word = std::pair<const char*, E>;
-
-constexpr Word<ResidualKind> kResidualWords[] = {{"none", ResidualKind::kNone},
-                                                 {"error_feedback", ResidualKind::kErrorFeedback},
-                                                 {"lazy", ResidualKind::kLazy},
-                                                 {"ema", ResidualKind::kEma},
-                                                 {"value_difference", ResidualKind::kValueDifference}};
-constexpr Word<MicroBatches> kMicroBatchWords[] = {
-    {"all", MicroBatches::kAll}, {"epilogue", MicroBatches::kEpilogue}, {"critical", MicroBatches::kCritical}};
-constexpr Word<ResidualDtype> kResidualDtypeWords[] = {
-    {"fp32", ResidualDtype::kFp32}, {"bf16", ResidualDtype::kBf16}, {"int8", ResidualDtype::kInt8}};
-constexpr Word<RuleAlgorithm> kAlgorithmWords[] = {
-    {"direct", RuleAlgorithm::kDirect}, {"ring", RuleAlgorithm::kRing}, {"two_level", RuleAlgorithm::kTwoLevel}};
-constexpr Word<TensorClass> kClassWords[] = {
-    {"embedding", TensorClass::kEmbedding}, {"attention", TensorClass::kAttention}, {"mlp", TensorClass::kMlp},
-    {"norm", TensorClass::kNorm},           {"bias", TensorClass::kBias},           {"head", TensorClass::kHead}};
-constexpr Word<OnSkip> kSkipWords[] = {{"restore", OnSkip::kRestore}, {"zero", OnSkip::kZero}};
-
-template <typename E, size_t N>
-const char* word(const Word<E> (&words)[N], E value) {
-  for (const auto& [name, v] : words)
-    if (v == value) return name;
-  TW_CHECK(false, "a value without a word");
-  return "";
-}
-
-template <typename E, size_t N>
-E meaning(const Word<E> (&words)[N], const std::string& name) {
-  for (const auto& [w, value] : words)
-    if (w == name) return value;
-  TW_CHECK(false, "no value is called ", name);
-  return words[0].second;
-}
-
+// A field of a rule, to and from JSON.
 struct Field {
   KeySpec key;
   std::function<json(const SiteRule&)> get;
@@ -55,19 +24,18 @@ struct Field {
   std::function<bool(const SiteRule&)> matters = nullptr;  // has the field a meaning in this rule? nullptr: always
 };
 
-// at(rule): reference to the value, a number or flag; with `words` an enumerator that JSON has a word for.
+// at(rule): reference to the value: a number, a flag or an enumerator.
 template <typename At>
 Field field(KeySpec key, const At& at, std::function<bool(const SiteRule&)> matters = nullptr) {
-  return {std::move(key), [at](const SiteRule& r) { return json(at(r)); },
-          [at](SiteRule& r, const json& v) { v.get_to(at(r)); }, std::move(matters)};
-}
-template <typename E, size_t N, typename At>
-Field field(KeySpec key, const Word<E> (&words)[N], const At& at,
-            std::function<bool(const SiteRule&)> matters = nullptr) {
-  for (const auto& [name, value] : words) key.allowed.push_back(name);
-  return {std::move(key), [&words, at](const SiteRule& r) { return json(word(words, at(r))); },
-          [&words, at](SiteRule& r, const json& v) { at(r) = meaning(words, v.get<std::string>()); },
-          std::move(matters)};
+  using Value = std::remove_cvref_t<decltype(at(std::declval<SiteRule&>()))>;
+  if constexpr (std::is_enum_v<Value>) {
+    key.allowed = EnumWords::of(Value());
+    return {std::move(key), [at](const SiteRule& r) { return json(word_of(at(r))); },
+            [at](SiteRule& r, const json& v) { at(r) = from_word<Value>(v.get<std::string>()); }, std::move(matters)};
+  } else {
+    return {std::move(key), [at](const SiteRule& r) { return json(at(r)); },
+            [at](SiteRule& r, const json& v) { v.get_to(at(r)); }, std::move(matters)};
+  }
 }
 
 json value_json(const CodecValue& value) {
@@ -145,13 +113,13 @@ std::vector<Field> compression_fields(bool sum) {
           "coded micro-batch); a moving average of it is (ema); or the difference to what the receivers have is sent "
           "instead of the value (value_difference).",
           {.default_text = "none"}),
-      kResidualWords, [residual](auto& r) -> auto& { return residual(r).kind; }));
+      [residual](auto& r) -> auto& { return residual(r).kind; }));
   f.push_back(field(
       key("residual_dtype", kStringKey, "null",
           "What residual error_feedback or lazy is kept in. bf16, and int8 with a scale per 256 elements, are rounded "
           "up or down at random, so that nothing is lost on average.",
           {.default_text = "fp32"}),
-      kResidualDtypeWords, [residual](auto& r) -> auto& { return residual(r).dtype; },
+      [residual](auto& r) -> auto& { return residual(r).dtype; },
       [residual](const SiteRule& r) {
         return residual(r).kind == ResidualKind::kErrorFeedback || residual(r).kind == ResidualKind::kLazy;
       }));
@@ -169,7 +137,7 @@ std::vector<Field> compression_fields(bool sum) {
           "What a residual is after a skipped step: as before it (costs a second copy), or "
           "zero.",
           {.default_text = "restore"}),
-      kSkipWords, [residual](auto& r) -> auto& { return residual(r).on_skip; }, any_residual));
+      [residual](auto& r) -> auto& { return residual(r).on_skip; }, any_residual));
   if (!sum) return f;
   for (Field& each : f) {
     if (each.key.name == "codec") {
@@ -214,13 +182,14 @@ std::vector<Field> selection_fields() {
            "Tensors that the rule is for: embedding, attention, mlp, norm, bias, head.", {.default_text = "[] (all)"}),
        [](const SiteRule& r) {
          json list = json::array();
-         for (TensorClass c : r.select.tensor_classes) list.push_back(word(kClassWords, c));
+         for (TensorClass c : r.select.tensor_classes) list.push_back(word_of(c));
          return list;
        },
        [](SiteRule& r, const json& v) {
          r.select.tensor_classes.clear();
-         for (const auto& [name, value] : kClassWords)  // in the order of the enumeration, each once
-           if (std::find(v.begin(), v.end(), json(name)) != v.end()) r.select.tensor_classes.push_back(value);
+         for (const std::string& word : EnumWords::of(TensorClass()))  // in the order of the enumeration, each once
+           if (std::find(v.begin(), v.end(), json(word)) != v.end())
+             r.select.tensor_classes.push_back(from_word<TensorClass>(word));
        }});
   f.push_back(field(
       key("select.micro_batches", kStringKey, "null",
@@ -232,7 +201,7 @@ std::vector<Field> selection_fields() {
           "under the rules after it, with more bits, as far as the step does not get longer, first where "
           "compression.sensitivities say. List critical rules with rising bits.",
           {.default_text = "all"}),
-      kMicroBatchWords, [](auto& r) -> auto& { return r.select.micro_batches; }));
+      [](auto& r) -> auto& { return r.select.micro_batches; }));
   f.push_back(field(
       key("min_bytes", kIntKey, "null", "Smaller messages are sent as they are.",
           {.default_text = "0", .bounds = {0, 1e15}, .unit = "bytes"}),
@@ -247,7 +216,7 @@ std::vector<Field> selection_fields() {
           "hop (ring); inside nodes by the rule's codec, then between them by sum's (two_level). Large "
           "all-gathers forward payloads in two levels by themselves.",
           {.default_text = "direct"}),
-      kAlgorithmWords, [](auto& r) -> auto& { return r.algorithm; }));
+      [](auto& r) -> auto& { return r.algorithm; }));
   return f;
 }
 
@@ -327,21 +296,6 @@ json rules_json(const CompressionConfig& config) {
     all["rules"].push_back({{"site", name}, {"codec", "identity"}});
   }
   return all;
-}
-
-const char* word_of(ResidualKind kind) {
-  return word(kResidualWords, kind);
-}
-const char* word_of(MicroBatches micro_batches) {
-  return word(kMicroBatchWords, micro_batches);
-}
-const char* word_of(RuleAlgorithm algorithm) {
-  return word(kAlgorithmWords, algorithm);
-}
-std::vector<std::string> tensor_class_words() {
-  std::vector<std::string> words;
-  for (const auto& [name, value] : kClassWords) words.emplace_back(name);
-  return words;
 }
 
 }  // namespace thinwire

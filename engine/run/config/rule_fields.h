@@ -29,9 +29,4 @@ SiteRule canonical(const SiteRule& rule);
 // "rules".
 nlohmann::json rules_json(const CompressionConfig& config);
 
-const char* word_of(ResidualKind kind);
-const char* word_of(MicroBatches micro_batches);
-const char* word_of(RuleAlgorithm algorithm);
-std::vector<std::string> tensor_class_words();
-
 }  // namespace thinwire

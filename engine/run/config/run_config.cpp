@@ -7,7 +7,7 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/shipped.h"
-#include "engine/run/config/layout_text.h"
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
@@ -38,22 +38,10 @@ class Reader {
     return at(key).is_null() ? std::string() : at(key).get<std::string>();
   }
 
-  // The enumerator beside the text; the table has already refused other texts.
+  // The table has already refused other words.
   template <typename E>
-  E pick(const std::string& key, std::initializer_list<std::pair<const char*, E>> choices) const {
-    const std::string chosen = text(key);
-    for (const auto& [name, value] : choices)
-      if (chosen == name) return value;
-    TW_CHECK(false, "configuration key ", key, " has the unknown value ", chosen);
-    return choices.begin()->second;
-  }
-  // The same for enumerations that have names (layout_text.h); `last` is the last enumerator.
-  template <typename E>
-  E named(const std::string& key, E last) const {
-    for (int i = 0; i <= static_cast<int>(last); ++i)
-      if (text(key) == name_of(static_cast<E>(i))) return static_cast<E>(i);
-    TW_CHECK(false, "configuration key ", key, " has the unknown value ", text(key));
-    return last;
+  E pick(const std::string& key) const {
+    return from_word<E>(text(key));
   }
 
  private:
@@ -73,9 +61,7 @@ ModelConfig model_config(const Reader& r) {
   m.padded_vocab = (m.vocab + multiple - 1) / multiple * multiple;
   m.seq_length = r.integer("seq_length");
   m.max_positions = r.integer("max_position_embeddings");
-  m.positions = r.pick<PositionKind>(
-      "pos_emb",
-      {{"learned", PositionKind::kLearned}, {"rotary", PositionKind::kRotary}, {"none", PositionKind::kNone}});
+  m.positions = r.pick<PositionKind>("pos_emb");
   m.rotary_fraction = static_cast<float>(r.real("rotary_pct"));
   m.rotary_base = static_cast<float>(r.real("rotary_emb_base"));
   if (r.flag("use_rope_scaling")) {
@@ -84,10 +70,8 @@ ModelConfig model_config(const Reader& r) {
         static_cast<float>(r.real("rope_high_freq_factor")), r.integer("rope_original_max_position_embeddings")};
   }
   if (!r.at("sliding_window_width").is_null()) m.window = r.integer("sliding_window_width");
-  m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm},
-                                     {"rmsnorm", NormKind::kRmsNorm},
-                                     {"non_parametric_layernorm", NormKind::kLayerNorm}});
   m.gain_norm = r.text("norm") != "non_parametric_layernorm";
+  m.norm = m.gain_norm ? r.pick<NormKind>("norm") : NormKind::kLayerNorm;
   const bool rms = m.norm == NormKind::kRmsNorm;
   m.norm_eps = static_cast<float>(above_zero(r.real(rms ? "rms_norm_epsilon" : "layernorm_epsilon")));
   m.activation = r.text("activation") == "swiglu" ? ActivationKind::kSwiglu
@@ -98,24 +82,18 @@ ModelConfig model_config(const Reader& r) {
   m.bias_attention = r.flag("use_bias_in_attn_linear");
   m.bias_mlp = r.flag("use_bias_in_mlp");
   m.bias_norm = !rms && m.gain_norm && r.flag("use_bias_in_norms");
-  const std::initializer_list<std::pair<const char*, InitMethod>> inits = {{"normal", InitMethod::kNormal},
-                                                                           {"scaled_normal", InitMethod::kScaledNormal},
-                                                                           {"small_init", InitMethod::kSmallInit},
-                                                                           {"wang_init", InitMethod::kWangInit}};
-  m.init = r.pick<InitMethod>("init_method", inits);
-  m.output_init = r.pick<InitMethod>("output_layer_init_method", inits);
+  m.init = r.pick<InitMethod>("init_method");
+  m.output_init = r.pick<InitMethod>("output_layer_init_method");
   m.init_std = static_cast<float>(r.real("init_method_std"));
   m.hidden_dropout = static_cast<float>(below_one(r.real("hidden_dropout")));
   m.attention_dropout = static_cast<float>(below_one(r.real("attention_dropout")));
-  m.recompute =
-      r.pick<Recompute>("recompute_granularity",
-                        {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}});
+  m.recompute = r.pick<Recompute>("recompute_granularity");
   m.sequence_chunk = r.integer("sequence_chunk_size");
   // (A CPU has its activations in the host's memory.)
   m.offload = r.text("activation_offload") == "disk"                                 ? Offload::kDisk
               : r.text("activation_offload") == "host" && r.text("device") == "cuda" ? Offload::kHost
                                                                                      : Offload::kNone;
-  m.dtype = r.pick<DType>("precision", {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}});
+  m.dtype = r.pick<DType>("precision");
   m.fp8 = r.text("fp8_format") == "hybrid";
   m.decay_all_matrices = r.flag("weight_decay_embeddings");
   return m;
@@ -123,7 +101,7 @@ ModelConfig model_config(const Reader& r) {
 
 OptimConfig optim_config(const Reader& r) {
   OptimConfig o;
-  o.kind = r.pick<OptimizerKind>("optimizer.type", {{"adam", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}});
+  o.kind = r.pick<OptimizerKind>("optimizer.type");
   o.lr = r.real("optimizer.params.lr");
   o.min_lr = r.real("min_lr");
   o.beta1 = r.at("optimizer.params.betas").at(0).get<double>();
@@ -133,21 +111,13 @@ OptimConfig optim_config(const Reader& r) {
   if (static_cast<float>(o.momentum) == 0.0f) o.momentum = 0.0;
   o.weight_decay = r.real("weight_decay");
   o.clip = r.real("gradient_clipping");
-  o.decay = r.pick<LrDecay>("lr_decay_style", {{"constant", LrDecay::kConstant},
-                                               {"linear", LrDecay::kLinear},
-                                               {"cosine", LrDecay::kCosine},
-                                               {"inverse_square_root", LrDecay::kInverseSqrt},
-                                               {"wsd", LrDecay::kWsd}});
+  o.decay = r.pick<LrDecay>("lr_decay_style");
   o.by_samples = r.text("lr_schedule_unit") == "samples";
   o.decay_iters = r.integer("lr_decay_iters");
   o.warmup_iters = r.integer("lr_warmup_iters");
   o.warmup_init = r.real("lr_warmup_init");
-  o.warmup_convention = r.pick<WarmupConvention>(
-      "lr_warmup_convention", {{"neox", WarmupConvention::kNeox}, {"megatron", WarmupConvention::kMegatron}});
-  o.wsd_decay = r.pick<WsdDecay>("lr_wsd_decay_style", {{"linear", WsdDecay::kLinear},
-                                                        {"cosine", WsdDecay::kCosine},
-                                                        {"exponential", WsdDecay::kExponential},
-                                                        {"minus_sqrt", WsdDecay::kMinusSqrt}});
+  o.warmup_convention = r.pick<WarmupConvention>("lr_warmup_convention");
+  o.wsd_decay = r.pick<WsdDecay>("lr_wsd_decay_style");
   o.wsd_decay_iters = r.at("lr_wsd_decay_iters").is_null() ? 0 : r.integer("lr_wsd_decay_iters");
   const double fixed = r.real("fp16.loss_scale");
   o.dynamic_loss_scale = fixed == 0.0;
@@ -206,36 +176,33 @@ LayoutConfig layout_config(const Reader& r) {
   l.tensor = r.integer("model_parallel_size");
   l.data = r.integer("global_num_gpus") / (l.pipeline * l.tensor);
   l.context = r.integer("context_parallel_size");
-  l.sequence_way = r.pick<SequenceWay>(
-      "cp_comm_type",
-      {{"all_gather", SequenceWay::kGather}, {"a2a", SequenceWay::kHeads}, {"p2p", SequenceWay::kRing}});
+  l.sequence_way = r.pick<SequenceWay>("cp_comm_type");
   l.sequence_parallel = r.flag("sequence_parallel");
   l.scatter_in_pipeline = r.flag("scatter_gather_tensors_in_pipeline");
-  l.schedule_kind = r.named("schedule", ScheduleKind::kZbH1);
+  l.schedule_kind = r.pick<ScheduleKind>("schedule");
   l.virtual_chunks = r.integer("virtual_chunks");
-  l.partition = r.named("pipe_partition_method", PartitionMethod::kTime);
+  l.partition = r.pick<PartitionMethod>("pipe_partition_method");
   if (const nlohmann::json& costs = r.at("pipe_partition_costs"); !costs.is_null()) {
     l.costs_given = true;
     l.layer_ms = costs.at(0).get<double>();
     l.embedding_ms = costs.at(1).get<double>();
     l.head_ms = costs.at(2).get<double>();
   }
-  l.placement.weights = r.named("placement.weights", Level::kGlobal);
-  l.placement.gradients = r.named("placement.gradients", Level::kGlobal);
-  l.placement.optimizer = r.named("placement.optimizer", Level::kGlobal);
-  if (!r.at("placement.secondary").is_null()) l.placement.secondary = r.named("placement.secondary", Level::kGlobal);
+  l.placement.weights = r.pick<Level>("placement.weights");
+  l.placement.gradients = r.pick<Level>("placement.gradients");
+  l.placement.optimizer = r.pick<Level>("placement.optimizer");
+  if (!r.at("placement.secondary").is_null()) l.placement.secondary = r.pick<Level>("placement.secondary");
   l.hold_given = r.text("hold") != "auto";
-  if (l.hold_given) l.hold = r.named("hold", Hold::kStep);
-  l.embedding_sync = r.pick<EmbeddingSyncKind>(
-      "embedding_sync", {{"fused", EmbeddingSyncKind::kFused}, {"two_step", EmbeddingSyncKind::kTwoStep}});
+  if (l.hold_given) l.hold = r.pick<Hold>("hold");
+  l.embedding_sync = r.pick<EmbeddingSyncKind>("embedding_sync");
   l.overlap_communication = r.flag("zero_optimization.overlap_comm");
   l.ranks_per_node = r.integer("ranks_per_node");
   l.watchdog_seconds = r.real("watchdog_seconds");
   l.start_timeout_s = r.real("start_timeout_s");
   l.link_gbps = r.real("link_gbps");
-  l.tuning.all_reduce = r.named("communication.all_reduce", Algorithm::kTwoLevel);
-  l.tuning.reduce_scatter = r.named("communication.reduce_scatter", Algorithm::kTwoLevel);
-  l.tuning.all_gather = r.named("communication.all_gather", Algorithm::kTwoLevel);
+  l.tuning.all_reduce = r.pick<Algorithm>("communication.all_reduce");
+  l.tuning.reduce_scatter = r.pick<Algorithm>("communication.reduce_scatter");
+  l.tuning.all_gather = r.pick<Algorithm>("communication.all_gather");
   l.tuning.chunk_bytes = r.integer("communication.chunk_bytes");
   l.tuning.small_bytes = r.integer("communication.small_bytes");
   const nlohmann::json& checksum = r.at("checksum");
@@ -270,10 +237,9 @@ RunConfig to_run_config(const Values& values) {
   c.deterministic = r.flag("deterministic");
   c.product_table = r.text("product_table");
   c.cuda_graphs = r.flag("cuda_graphs");
-  c.gradient_dtype = r.pick<DType>("grad_dtype", {{"fp32", DType::f32}, {"bf16", DType::bf16}});
+  c.gradient_dtype = r.pick<DType>("grad_dtype");
   c.train_iters = r.integer("train_iters");
-  c.spike.action = r.pick<SpikeAction>(
-      "spike", {{"off", SpikeAction::kOff}, {"warn", SpikeAction::kWarn}, {"skip", SpikeAction::kSkip}});
+  c.spike.action = r.pick<SpikeAction>("spike");
   c.spike.window = r.integer("spike_window");
   c.spike.threshold = r.real("spike_threshold");
   c.spike.budget = r.integer("spike_budget");

@@ -9,6 +9,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/text.h"
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/plan/plan_text.h"
 #include "engine/run/trace/flops.h"
@@ -165,8 +166,8 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
     const RunConfig config = config_of(c.overrides);
     // Recomputation takes time, but may leave room to hold gathered weights for longer, which saves some.
     if (cluster.memory_per_rank > 0.0)
-      c.way += std::string(", ") +
-               name_of(choose_hold(config, cluster.ranks_per_node, cluster.memory_per_rank * cluster.ranks_per_node));
+      c.way +=
+          ", " + word_of(choose_hold(config, cluster.ranks_per_node, cluster.memory_per_rank * cluster.ranks_per_node));
     if (fitting.contains(c.way)) {
       ++result.pruned;
       continue;

@@ -13,8 +13,8 @@
 #include "engine/base/ops/attention_fused.h"
 #include "engine/base/ops/fp8_weights.h"
 #include "engine/base/ops/product_key.h"
+#include "engine/run/config/enum_words.h"
 #include "engine/run/config/layout_text.h"
-#include "engine/run/config/rule_fields.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/compression_setup.h"
@@ -206,7 +206,7 @@ void print_slack(std::string& out, const RunConfig& c, const std::vector<StagePr
                            .micro = static_cast<int>(i) % shape.micro_batches})
                      .rule == static_cast<int>(r);
       out += printed("slack: %s: %lld of %zu messages are %s; %.2f to %.2f %s, a message takes %.2f\n",
-                     name_of(site).data(), ll(count), slack.size(), word_of(rules[r].select.micro_batches),
+                     name_of(site).data(), ll(count), slack.size(), word_of(rules[r].select.micro_batches).c_str(),
                      unit * least, unit * most, timed ? "ms" : "forward passes of a layer", unit * costs.transfer);
     }
   }
@@ -231,8 +231,8 @@ void print_pipeline(std::string& out, const RunConfig& c, const std::vector<Stag
     for (double idle : times.idle) sum += idle;
     return 100.0 * sum / static_cast<double>(times.idle.size());
   };
-  out += printed("pipeline: %s, layers per stage %s (%s), %d micro-batches\n", name_of(shape.kind),
-                 join_layers(stages).c_str(), name_of(c.layout.partition), shape.micro_batches);
+  out += printed("pipeline: %s, layers per stage %s (%s), %d micro-batches\n", word_of(shape.kind).c_str(),
+                 join_layers(stages).c_str(), word_of(c.layout.partition).c_str(), shape.micro_batches);
   out += printed(
       "pipeline bubble: %.1f %% of the step by the schedule's formula, %.1f %% by its plan with equal stages, %.1f %% "
       "with the layers and the head where they are\n",
@@ -450,7 +450,7 @@ std::string dry_run_text(const RunConfig& config) {
   }
   out += printed("layout: %s\n", layout_text(c).c_str());
   if (gathers)
-    out += printed("hold: %s (%s)\n", name_of(c.layout.hold),
+    out += printed("hold: %s (%s)\n", word_of(c.layout.hold).c_str(),
                    config.layout.hold_given ? "as configured" : "chosen by this machine's memory; key hold fixes it");
   out +=
       printed("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)\n",

@@ -6,7 +6,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
-#include "engine/run/config/layout_text.h"
+#include "engine/run/config/enum_words.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/bare_training.h"
@@ -107,7 +107,7 @@ void settle_hold(RunConfig& run, Job& job) {
     hold = choose_hold(run, job.local_size(), memory);
   });
   layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
-  log_info("hold: gathered weights stay for one " + std::string(name_of(layout.hold)));
+  log_info("hold: gathered weights stay for one " + word_of(layout.hold));
 }
 
 }  // namespace

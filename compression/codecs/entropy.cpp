@@ -38,21 +38,29 @@ bool non_finite_symbol(DType dtype, size_t symbol) {
   return dtype == DType::f16 ? (symbol & 0x7c) == 0x7c : symbol == 0xff;
 }
 
-class Entropy final : public Codec {
+class Entropy final : public FrameChain {
  public:
+  Entropy() : FrameChain(kFrame) {}
   std::string name() const override { return "entropy"; }
-  Traits traits() const override {
-    return {.lossless = true, .unbiased = true, .framed = true, .native = true, .contractive = true, .granule = kFrame};
+
+ private:
+  size_t frame_bound(int64_t n, DType dtype) const override {
+    return kHeader + static_cast<size_t>(n) * size_of(dtype);
   }
-  size_t wire_bytes(int64_t count, DType dtype) const override {
-    return static_cast<size_t>(count) * size_of(dtype) + kHeader * static_cast<size_t>((count + kFrame - 1) / kFrame);
+  size_t encode_frame(const std::byte* in, DType dtype, int64_t n, std::byte* out, bool& finite) const override;
+  size_t frame_length(std::span<const std::byte> payload, int64_t, DType out) const override {
+    Header header;
+    if (payload.size() < kHeader) return 0;
+    std::memcpy(&header, payload.data(), kHeader);
+    if (header.mode > kConstant || header.length < kHeader) return 0;
+    return decodes(header.kind, out) ? header.length : 0;
   }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+  bool decode_frame(std::span<const std::byte> frame, View out, bool accumulate) const override;
 };
 
-size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman, const std::byte* in, DType dtype,
-                    int64_t n, std::byte* out, bool& finite) {
+size_t Entropy::encode_frame(const std::byte* in, DType dtype, int64_t n, std::byte* out, bool& finite) const {
+  const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
+  const HuffmanKernels& huffman = TW_PICK_KERNELS(huffman_kernels);
   uint8_t symbols[kFrame];
   uint32_t quarter[4][256];
   // The rest goes where it stands if there is just one symbol, and is moved otherwise.
@@ -92,24 +100,6 @@ size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman
   return finish(kCoded, total);
 }
 
-Encoded Entropy::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
-  const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
-  TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "entropy: too little room: ", out.size(), " bytes");
-  const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
-  const HuffmanKernels& huffman = TW_PICK_KERNELS(huffman_kernels);
-  const std::byte* x = static_cast<const std::byte*>(in.data);
-  bool all_finite = true;
-  const size_t length =
-      encode_chain(msg.threads, frames, wire_bytes(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
-        bool finite = true;
-        const size_t bytes = encode_frame(kernels, huffman, x + static_cast<size_t>(f * kFrame) * size_of(in.dtype),
-                                          in.dtype, std::min(kFrame, count - f * kFrame), to, finite);
-        if (!finite) __atomic_store_n(&all_finite, false, __ATOMIC_RELAXED);
-        return bytes;
-      });
-  return {length, !all_finite};
-}
-
 // Symbols of a frame, and where its other bits are; nullptr for a frame that no encoder writes.
 const std::byte* decode_symbols(const HuffmanKernels& huffman, const Header& header, std::span<const std::byte> frame,
                                 DType dtype, int64_t n, uint8_t* symbols) {
@@ -138,41 +128,26 @@ const std::byte* decode_symbols(const HuffmanKernels& huffman, const Header& hea
   return huffman.decode(streams, bytes, huffman_codes(lengths).data(), n, symbols) ? at : nullptr;
 }
 
-void Entropy::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
-  const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
-  const HuffmanKernels& huffman = TW_PICK_KERNELS(huffman_kernels);
+bool Entropy::decode_frame(std::span<const std::byte> frame, View out, bool accumulate) const {
+  Header header;
+  std::memcpy(&header, frame.data(), kHeader);
+  const DType dtype = kElementTypes[header.kind];
+  const int64_t n = out.count();
+  const bool same = out.dtype == dtype && !accumulate;
+  alignas(64) std::byte narrow[kFrame * sizeof(float)];  // as encoded, where that is not what is asked for
+  std::byte* const values = same ? static_cast<std::byte*>(out.data) : narrow;
+  if (header.mode == kRaw) {
+    if (frame.size() != kHeader + static_cast<size_t>(n) * size_of(dtype)) return false;
+    std::memcpy(values, frame.data() + kHeader, frame.size() - kHeader);
+  } else {
+    uint8_t symbols[kFrame];
+    const std::byte* rest = decode_symbols(TW_PICK_KERNELS(huffman_kernels), header, frame, dtype, n, symbols);
+    if (!rest) return false;
+    TW_PICK_KERNELS(entropy_kernels).merge(symbols, rest, dtype, n, values);
+  }
   const TileKernels& tile = TW_PICK_KERNELS(tile_kernels);
-  const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
-  TW_CHECK(!accumulate || out.dtype == DType::f32, "entropy: sums are fp32, not ", name_of(out.dtype));
-  const auto length_of = [&](int64_t, std::span<const std::byte> left) -> size_t {
-    Header header;
-    if (left.size() < kHeader) return 0;
-    std::memcpy(&header, left.data(), kHeader);
-    if (header.mode > kConstant || header.kind > 2 || header.length < kHeader) return 0;
-    return out.dtype == DType::f32 || out.dtype == kElementTypes[header.kind] ? header.length : 0;
-  };
-  const auto decode_one = [&](int64_t f, std::span<const std::byte> frame) {
-    Header header;
-    std::memcpy(&header, frame.data(), kHeader);
-    const DType dtype = kElementTypes[header.kind];
-    const int64_t n = std::min(kFrame, count - f * kFrame);
-    const bool same = out.dtype == dtype && !accumulate;
-    std::byte* to = static_cast<std::byte*>(out.data) + static_cast<size_t>(f * kFrame) * size_of(out.dtype);
-    alignas(64) std::byte narrow[kFrame * sizeof(float)];  // as encoded, where that is not what is asked for
-    std::byte* const values = same ? to : narrow;
-    if (header.mode == kRaw) {
-      if (frame.size() != kHeader + static_cast<size_t>(n) * size_of(dtype)) return false;
-      std::memcpy(values, frame.data() + kHeader, frame.size() - kHeader);
-    } else {
-      uint8_t symbols[kFrame];
-      const std::byte* rest = decode_symbols(huffman, header, frame, dtype, n, symbols);
-      if (!rest) return false;
-      kernels.merge(symbols, rest, dtype, n, values);
-    }
-    if (!same) (accumulate ? tile.add_raw : tile.load)[header.kind](values, reinterpret_cast<float*>(to), n);
-    return true;
-  };
-  decode_chain(msg.threads, in, frames, "entropy into " + std::string(name_of(out.dtype)), length_of, decode_one);
+  if (!same) (accumulate ? tile.add_raw : tile.load)[header.kind](values, out.as<float>(), n);
+  return true;
 }
 
 }  // namespace

@@ -28,10 +28,6 @@ int64_t words_of(int64_t count, DType dtype) {
 int64_t groups_of(int64_t words) {
   return (words + 31) / 32;
 }
-// A cut-short group of 32 still has 32 planes.
-size_t frame_bound(int64_t count, DType dtype) {
-  return kHeader + 33 * sizeof(uint32_t) * static_cast<size_t>(groups_of(words_of(count, dtype)));
-}
 uint32_t read_word(const std::byte* p) {
   uint32_t word;
   std::memcpy(&word, p, sizeof word);
@@ -41,73 +37,52 @@ void write_word(std::byte* p, uint32_t word) {
   std::memcpy(p, &word, sizeof word);
 }
 
-class Mpc final : public Codec {
+class Mpc final : public FrameChain {
  public:
-  explicit Mpc(int dimension) : dimension_(dimension) {}
+  explicit Mpc(int dimension) : FrameChain(kFrame), dimension_(dimension) {}
   std::string name() const override { return "mpc(dimension=" + std::to_string(dimension_) + ")"; }
-  Traits traits() const override {
-    return {.lossless = true, .unbiased = true, .framed = true, .native = true, .contractive = true, .granule = kFrame};
-  }
-  size_t wire_bytes(int64_t count, DType dtype) const override {
-    const int64_t rest = count % kFrame;
-    return static_cast<size_t>(count / kFrame) * frame_bound(kFrame, dtype) + (rest > 0 ? frame_bound(rest, dtype) : 0);
-  }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
-    const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
-    TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "mpc: too little room: ", out.size(), " bytes");
-    const auto all_finite = TW_PICK_KERNELS(tile_kernels).all_finite[index_of(in.dtype)];
-    const std::byte* x = static_cast<const std::byte*>(in.data);
-    bool finite = true;
-    const size_t length =
-        encode_chain(msg.threads, frames, frame_bound(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
-          const int64_t n = std::min(kFrame, count - f * kFrame);
-          const std::byte* from = x + static_cast<size_t>(f * kFrame) * size_of(in.dtype);
-          if (!all_finite(from, n)) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
-          return encode_frame(from, in.dtype, n, to);
-        });
-    return {length, !finite};
-  }
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
-    const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
-    const TileKernels& tile = TW_PICK_KERNELS(tile_kernels);
-    const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
-    TW_CHECK(!accumulate || out.dtype == DType::f32, "mpc: sums are fp32, not ", name_of(out.dtype));
-    const auto size_at = [&](int64_t f) { return std::min(kFrame, count - f * kFrame); };
-    const auto length_of = [&](int64_t f, std::span<const std::byte> rest) -> size_t {
-      if (rest.size() < kHeader) return 0;
-      const uint32_t kind = (read_word(rest.data()) - kMagic) >> 5;
-      if (kind > 2 || (out.dtype != DType::f32 && out.dtype != kElementTypes[kind])) return 0;
-      const int64_t words = words_of(size_at(f), kElementTypes[kind]), groups = groups_of(words);
-      if (read_word(rest.data() + 4) != words || (rest.size() - kHeader) / 4 < static_cast<size_t>(groups)) return 0;
-      return kHeader + 4 * static_cast<size_t>(groups + kernels.count_bits(rest.data() + kHeader, groups));
-    };
-    const auto decode_one = [&](int64_t f, std::span<const std::byte> frame) {
-      const uint32_t head = read_word(frame.data()) - kMagic;
-      const DType dtype = kElementTypes[head >> 5];
-      const int dimension = static_cast<int>(head & 31) + 1;
-      const int64_t n = size_at(f), words = words_of(n, dtype), per_word = dtype == DType::f32 ? 1 : 2;
-      const std::byte* bitmap = frame.data() + kHeader;
-      const std::byte* payload = bitmap + 4 * groups_of(words);
-      for (int64_t at = 0; at < words; at += kMpcUnit) {
-        const int64_t m = std::min(kMpcUnit, words - at), groups = groups_of(m);
-        uint32_t unit[kMpcUnit];
-        kernels.decode_unit(bitmap, payload, m, dimension, unit);
-        payload += 4 * kernels.count_bits(bitmap, groups);
-        bitmap += 4 * groups;
-        const int64_t first = f * kFrame + at * per_word, values = std::min(m * per_word, n - at * per_word);
-        if (out.dtype == dtype && !accumulate)
-          std::memcpy(static_cast<std::byte*>(out.data) + static_cast<size_t>(first) * size_of(dtype), unit,
-                      static_cast<size_t>(values) * size_of(dtype));
-        else
-          (accumulate ? tile.add_raw : tile.load)[head >> 5](unit, out.as<float>() + first, values);
-      }
-      return true;
-    };
-    decode_chain(msg.threads, in, frames, name() + " into " + std::string(name_of(out.dtype)), length_of, decode_one);
-  }
 
  private:
-  size_t encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out) const {
+  // A cut-short group of 32 still has 32 planes.
+  size_t frame_bound(int64_t n, DType dtype) const override {
+    return kHeader + 33 * sizeof(uint32_t) * static_cast<size_t>(groups_of(words_of(n, dtype)));
+  }
+  size_t frame_length(std::span<const std::byte> payload, int64_t n, DType out) const override {
+    if (payload.size() < kHeader) return 0;
+    const uint32_t kind = (read_word(payload.data()) - kMagic) >> 5;
+    if (!decodes(kind, out)) return 0;
+    const int64_t words = words_of(n, kElementTypes[kind]), groups = groups_of(words);
+    if (read_word(payload.data() + 4) != words || (payload.size() - kHeader) / 4 < static_cast<size_t>(groups))
+      return 0;
+    const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+    return kHeader + 4 * static_cast<size_t>(groups + kernels.count_bits(payload.data() + kHeader, groups));
+  }
+  bool decode_frame(std::span<const std::byte> frame, View out, bool accumulate) const override {
+    const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+    const TileKernels& tile = TW_PICK_KERNELS(tile_kernels);
+    const uint32_t head = read_word(frame.data()) - kMagic;
+    const DType dtype = kElementTypes[head >> 5];
+    const int dimension = static_cast<int>(head & 31) + 1;
+    const int64_t n = out.count(), words = words_of(n, dtype), per_word = dtype == DType::f32 ? 1 : 2;
+    const std::byte* bitmap = frame.data() + kHeader;
+    const std::byte* payload = bitmap + 4 * groups_of(words);
+    for (int64_t at = 0; at < words; at += kMpcUnit) {
+      const int64_t m = std::min(kMpcUnit, words - at), groups = groups_of(m);
+      uint32_t unit[kMpcUnit];
+      kernels.decode_unit(bitmap, payload, m, dimension, unit);
+      payload += 4 * kernels.count_bits(bitmap, groups);
+      bitmap += 4 * groups;
+      const int64_t first = at * per_word, values = std::min(m * per_word, n - first);
+      if (out.dtype == dtype && !accumulate)
+        std::memcpy(static_cast<std::byte*>(out.data) + static_cast<size_t>(first) * size_of(dtype), unit,
+                    static_cast<size_t>(values) * size_of(dtype));
+      else
+        (accumulate ? tile.add_raw : tile.load)[head >> 5](unit, out.as<float>() + first, values);
+    }
+    return true;
+  }
+  size_t encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out, bool& finite) const override {
+    finite = TW_PICK_KERNELS(tile_kernels).all_finite[index_of(dtype)](in, count);
     const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
     const int64_t words = words_of(count, dtype);
     write_word(out, kMagic + 32 * static_cast<uint32_t>(index_of(dtype)) + static_cast<uint32_t>(dimension_ - 1));

@@ -94,8 +94,8 @@ class Mesh {
   // that start later, in a forward pass or an evaluation, where clock() has moved on.
   void begin_parameter_gathers() { gather_clock_ = clock_; }
 
-  // Channels made from now on send what lies in this device's memory over it. It outlives them; make_ports connects it
-  // when all are made.
+  // Channels made from now on send what lies in this device's memory over it. It outlives them; connect_ports
+  // connects it when all are made.
   void use_device(DeviceTraffic* device) { device_ = device; }
   DeviceTraffic* device() const { return device_; }
   // All ranks together: id is that of one rank's DeviceTraffic::unique_id().

@@ -2,9 +2,11 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <thread>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
@@ -20,6 +22,8 @@ namespace {
 void check(ncclResult_t result, const char* call, ncclComm_t communicator = nullptr) {
   if (result == ncclSuccess) return;
   if (result == ncclUnhandledCudaError) throw_gpu_fault(call, __FILE__, __LINE__);  // status.json then names this GPU
+  // A peer that failed has closed its connections, and says why: it is to be the first who ends the job.
+  if (result == ncclRemoteError) std::this_thread::sleep_for(std::chrono::seconds(3));
   const char* last = ncclGetLastError(communicator);
   const std::string said = last != nullptr ? last : "";
   // No restart mends these three, so they do not end as a hung peer, which is started again (code 71).

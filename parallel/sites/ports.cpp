@@ -1,10 +1,14 @@
 // Builds the channels of every site from the mesh.
 #include "parallel/sites/ports.h"
 
+#include <chrono>
 #include <numeric>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
 
 namespace thinwire {
 namespace {
@@ -104,11 +108,20 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
     ports.embedding = GradientReduction(make_gradient_channels(mesh, placement, true));
   }
   ports.control = Control(mesh.channel(GroupKind::kWorld, Site::kControl, world));
-  if (mesh.device() != nullptr && shape.ranks() > 1) {
-    // An Error of rank 0 is all ranks': they would wait for an id that does not come.
-    mesh.connect_device(ports.control.made_by_first([&] { return mesh.device()->unique_id(); }));
-  }
   return ports;
+}
+
+void connect_ports(Mesh& mesh, Ports& ports) {
+  if (mesh.device() == nullptr || mesh.shape().ranks() == 1) return;
+  // An Error of rank 0 is all ranks': they would wait for an id that does not come.
+  const std::string id = ports.control.made_by_first([&] { return mesh.device()->unique_id(); });
+  try {
+    mesh.connect_device(id);
+  } catch (const Error&) {
+    // What all ranks meet alike the first one is to say alone.
+    if (mesh.rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    throw;
+  }
 }
 
 }  // namespace thinwire

@@ -26,4 +26,9 @@ struct Ports {
 Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel, bool tied_across_stages,
                  bool pipeline_parts = false);
 
+// All ranks together, when all have made their ports, and before any of them sends from device memory: makes the
+// connections between devices (Mesh::use_device). What one rank throws here is agreed on only where all come to it
+// (AgreedError): others may be inside NCCL, waiting for this rank, which then ends the job by itself (Job::end_all).
+void connect_ports(Mesh& mesh, Ports& ports);
+
 }  // namespace thinwire

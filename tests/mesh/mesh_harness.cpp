@@ -287,6 +287,7 @@ Curve run_rank(Transport& transport, const Order& order) {
     backend = open_backend(config.device, job.rank());
   Replica replica(config, layout_of(config, job.rank(), job.nodes()), job.mesh(), backend.device.get(), backend.ops,
                   true);
+  replica.connect();
   replica.set_fresh_weights();
   if (order.weights != nullptr && !order.weights->empty()) {
     for (const auto& [name, values] : *order.weights)

@@ -58,6 +58,7 @@ int bench_step(const StepBench& bench, Job& job) {
   OpProfile op_times;
   const ProductTable products = choose_products(config, job, *backend.device, *backend.ops);
   Replica replica(config, layout, job.mesh(), backend.device.get(), backend.ops, true);
+  replica.connect();
   use_products(replica.exec(), products);
   if (profile) replica.use_exec(make_watched_exec(table, *backend.device, replica.exec(), op_times));
   replica.set_fresh_weights();

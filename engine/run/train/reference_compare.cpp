@@ -228,6 +228,7 @@ class Subject {
         backend_(open_backend(run.device, job.local_rank())),
         traffic_(choose_device_traffic(run, job, *backend_.device)),
         replica_(run, layout_of(run, job.rank(), job.nodes()), job.mesh(), backend_.device.get(), backend_.ops, true) {
+    replica_.connect();
     for (const ParamSpec& p : replica_.store().params())
       replica_.store().set(replica_.device(), replica_.stream(), p.name, dump.initial.at(p.name));
     replica_.weights_changed();

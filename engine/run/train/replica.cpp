@@ -142,6 +142,10 @@ Replica::~Replica() {
   if (std::uncaught_exceptions() == 0) traffic_->drain();
 }
 
+void Replica::connect() {
+  if (mesh_ != nullptr) connect_ports(*mesh_, ports_);
+}
+
 void Replica::begin_offload(TokenStore& tokens) {
   if (device_->kind() == DeviceKind::kNone) return tokens.begin(arena_, nullptr);
   const bool on_disk = config_.model.offload == Offload::kDisk;

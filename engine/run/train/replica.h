@@ -51,6 +51,9 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
+  // All ranks together, behind the constructor, which fails on one rank alone: connect_ports.
+  void connect();
+
   const RunConfig& config() const { return config_; }
   const RankLayout& layout() const { return layout_; }
   const MemoryPlan& memory() const { return arena_.plan(); }

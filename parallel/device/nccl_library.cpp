@@ -24,14 +24,15 @@ void check(ncclResult_t result, const char* call, ncclComm_t communicator = null
   if (result == ncclUnhandledCudaError) throw_gpu_fault(call, __FILE__, __LINE__);  // status.json then names this GPU
   // A peer that failed has closed its connections, and says why: it is to be the first who ends the job.
   if (result == ncclRemoteError) std::this_thread::sleep_for(std::chrono::seconds(3));
+  // The last warning of whatever NCCL did, so it decides nothing beyond what this result may mean.
   const char* last = ncclGetLastError(communicator);
   const std::string said = last != nullptr ? last : "";
   // No restart mends these three, so they do not end as a hung peer, which is started again (code 71).
-  if (said.find("out of memory") != std::string::npos)
+  if (result == ncclUnhandledCudaError && said.find("out of memory") != std::string::npos)
     throw_bad_config("not enough GPU memory: " + std::string(call) + ": " + said +
                      "; NCCL's buffers are not in the plan: lower train_micro_batch_size_per_gpu, raise "
                      "recompute_granularity, or find out what else is on the GPU");
-  if (said.find("No space left") != std::string::npos)
+  if (result == ncclSystemError && said.find("No space left") != std::string::npos)
     throw_bad_config(std::string(call) + ": " + said + "; make /dev/shm larger (docker run --shm-size)");
   const std::string what = std::string(call) + ": " + ncclGetErrorString(result) + (said.empty() ? "" : ", " + said) +
                            " (NCCL_DEBUG=WARN in the environment says more)";

@@ -8,15 +8,15 @@
 namespace thinwire {
 
 // Throws Error: kBadConfig where memory ran out, kHungPeer (start again) where the GPU or NVLink reports an
-// uncorrectable error, else kInternal (a fault of ours; a context that a kernel broke stays broken, so nobody tries
-// again).
+// uncorrectable error or the GPU, which was there, is gone, else kInternal (a fault of ours; a context that a kernel
+// broke stays broken, so nobody tries again).
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call, const char* file, int line);
 
 // Whether it is an uncorrectable error of GPU or NVLink. (Contained: one that the GPU kept away from other processes.)
 bool is_gpu_fault(cudaError_t error);
 
-// For libraries that keep CUDA's error to themselves: throws as cuda_failed() where there was such an error, else
-// does nothing. Does not wait.
+// For libraries that keep CUDA's error to themselves: throws as cuda_failed() where there was such an error, or the GPU
+// is gone, else does nothing. Does not wait.
 void throw_gpu_fault(const char* call, const char* file, int line);
 
 // Behind the launch of kernel `what`: throws what the launch reported. With THINWIRE_CUDA_SYNC=1 in the environment it

@@ -15,6 +15,12 @@ bool waits_for_every_kernel() {
   return waits;
 }
 
+// Of a GPU that is in use: it fell off the bus (Xid 79), or was taken away. When it is opened the first two mean that
+// it is somebody else's, or not there, and are said by those who open it.
+bool is_gpu_gone(cudaError_t error) {
+  return error == cudaErrorDevicesUnavailable || error == cudaErrorNoDevice || error == cudaErrorUnknown;
+}
+
 class CudaGraph final : public Recording {
  public:
   // Owns and ends `graph`, out of which it makes what can be queued.
@@ -98,9 +104,10 @@ void cuda_failed(cudaError_t error, const char* call, const char* file, int line
     throw_bad_config("not enough GPU memory: " + what + where +
                      "; lower train_micro_batch_size_per_gpu or raise recompute_granularity");
   }
-  if (is_gpu_fault(error)) {
-    throw Error(ExitCode::kHungPeer, std::string(kGpuFault) + ": " + what + where +
-                                         "; start again, and leave this node out where it comes again (nvidia-smi -q)");
+  if (is_gpu_fault(error) || is_gpu_gone(error)) {
+    throw Error(ExitCode::kHungPeer,
+                std::string(kGpuFault) + ": " + what + where +
+                    "; start again, and leave this node out where it comes again (nvidia-smi -q; dmesg: Xid)");
   }
   throw Error(ExitCode::kInternal,
               "CUDA: " + what + where +
@@ -109,7 +116,8 @@ void cuda_failed(cudaError_t error, const char* call, const char* file, int line
 
 void throw_gpu_fault(const char* call, const char* file, int line) {
   // After such an error every call returns it. This one asks about the default stream, which nobody uses.
-  if (const cudaError_t error = cudaStreamQuery(nullptr); is_gpu_fault(error)) cuda_failed(error, call, file, line);
+  const cudaError_t error = cudaStreamQuery(nullptr);
+  if (is_gpu_fault(error) || is_gpu_gone(error)) cuda_failed(error, call, file, line);
 }
 
 void cuda_launched(const char* what, cudaStream_t stream, const char* file, int line) {

@@ -99,6 +99,14 @@ std::string version_text(size_t v) {
   return "cuDNN " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
 }
 
+// Throws where the GPU is at fault or has too little memory, which the library says in a text alone; else returns.
+void throw_fault_of_gpu(fe::error_t fault, const char* call, int line) {
+  throw_gpu_fault(call, __FILE__, line);
+  const std::string said = fault.get_message();
+  for (const char* words : {"DEVICE_ALLOCATION_FAILED", "out of memory"})
+    if (said.find(words) != std::string::npos) cuda_failed(cudaErrorMemoryAllocation, call, __FILE__, line);
+}
+
 class CudnnAttention final : public FusedAttention {
  public:
   CudnnAttention(CudaState& state, cudnnHandle_t handle) : state_(state), handle_(handle) {}
@@ -172,6 +180,8 @@ class CudnnAttention final : public FusedAttention {
                               : call.deterministic ? ", deterministic backward"
                                                    : ", backward");
     if (fault.is_bad()) {
+      // No reason to fall back: this rank alone would then run other kernels.
+      throw_fault_of_gpu(fault, "cuDNN's plan", __LINE__);
       attention_falls_back(what, fault.get_message());
       plan = {};
     } else {
@@ -208,7 +218,7 @@ class CudnnAttention final : public FusedAttention {
     }
     fe::error_t fault = plan.graph->execute(handle_, pointers, written + part.bytes);
     if (fault.is_bad()) {
-      throw_gpu_fault("cuDNN's attention", __FILE__, __LINE__);
+      throw_fault_of_gpu(fault, "cuDNN's attention", __LINE__);
       throw Error(ExitCode::kInternal, "cuDNN: attention failed: " + fault.get_message());
     }
     return written;
@@ -226,6 +236,9 @@ std::unique_ptr<FusedAttention> make_fused_attention(CudaState& state) {
   if (attention_choice() == AttentionChoice::kOwn) return nullptr;
   cudnnHandle_t handle = nullptr;
   if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS) {
+    throw_gpu_fault("cudnnCreate", __FILE__, __LINE__);
+    if (status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
+      cuda_failed(cudaErrorMemoryAllocation, "cudnnCreate", __FILE__, __LINE__);
     attention_falls_back("attention", std::string("cuDNN does not start: ") + cudnnGetErrorString(status));
     return nullptr;
   }

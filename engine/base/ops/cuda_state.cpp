@@ -57,6 +57,9 @@ CudaState::CudaState(Device& device)
   cublas_workspace_ = static_cast<std::byte*>(device.allocate(cublas_workspace_bytes_));
   fault_word_ = static_cast<unsigned*>(device.allocate(sizeof(unsigned)));
   if (const cublasStatus_t status = cublasLtCreate(&cublas_); status != CUBLAS_STATUS_SUCCESS) {
+    throw_gpu_fault("cublasLtCreate", __FILE__, __LINE__);
+    if (status == CUBLAS_STATUS_ALLOC_FAILED)
+      cuda_failed(cudaErrorMemoryAllocation, "cublasLtCreate", __FILE__, __LINE__);
     throw Error(ExitCode::kBadConfig, std::string("cuBLASLt cannot start: ") + cublasLtGetStatusString(status) +
                                           "; check that the CUDA libraries fit the driver");
   }

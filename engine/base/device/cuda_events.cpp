@@ -20,7 +20,9 @@ class EventOperation final : public Operation {
     (void)cudaSetDevice(pool_->ordinal());
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaSuccess) return State::kDone;
-    return error == cudaErrorNotReady ? State::kRecorded : State::kError;
+    if (error != cudaErrorNotReady) return State::kError;
+    (void)cudaGetLastError();  // not an error, and the next launch shall not be told of it
+    return State::kRecorded;
   }
   void wait_on(Stream& stream) override {
     if (auto* cuda = dynamic_cast<CudaStream*>(&stream))

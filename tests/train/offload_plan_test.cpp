@@ -1,12 +1,17 @@
-// What activation_offload host needs of the host is planned, said, and refused where a node does not have it.
+// Memory is planned, said, and refused where it is not there: activation_offload's on the host, a save's, a part of a
+// GPU that ranks share.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
+#include <string>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/text.h"
 #include "engine/run/train/dry_run.h"
+#include "engine/run/train/job.h"
 #include "engine/run/train/memory_check.h"
+#include "tests/support/local_world.h"
 #include "tests/train/small_run.h"
 
 namespace thinwire::offload_plan_test {
@@ -71,6 +76,46 @@ TEST(MemoryPlan, ASaveCopiesWhatACodedAllGatherMadeOfTheWeights) {
   const RunConfig config = config_of(coded);
   ASSERT_EQ(config.layout.data, 2);
   EXPECT_EQ(3 * save_bytes(config), 4 * save_bytes(config_of(two_ranks)));
+}
+
+class SmallGpu final : public Device {
+ public:
+  explicit SmallGpu(size_t bytes) : bytes_(bytes) {}
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::string description() const override { return "small"; }
+  void* allocate(size_t) override { return nullptr; }
+  void release(void*, size_t) override {}
+  std::unique_ptr<Stream> make_stream() override { return nullptr; }
+  Ticket copy_to_device(void*, const void*, size_t, Stream&) override { return Ticket::finished(); }
+  Ticket copy_to_host(void*, const void*, size_t, Stream&) override { return Ticket::finished(); }
+  void fill_zero(void*, size_t, Stream&) override {}
+  size_t memory_total() const override { return bytes_; }
+
+ private:
+  size_t bytes_;
+};
+
+TEST(MemoryPlan, RanksThatShareAGpuHaveTheirPartEach) {
+  const RunConfig config = config_of({"device=cuda"});
+  const SmallGpu gpu(2 * (plan_memory(config).total() + process_overhead(config)));
+  EXPECT_NO_THROW(refuse_what_does_not_fit(config, 4, gpu, true, 1));
+  EXPECT_NO_THROW(refuse_what_does_not_fit(config, 4, gpu, true, 2));
+  try {
+    refuse_what_does_not_fit(config, 4, gpu, true, 3);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kBadConfig);
+    EXPECT_NE(std::string(e.what()).find("for 3 ranks that share it"), std::string::npos) << e.what();
+  }
+}
+
+TEST(MemoryPlan, SharersSayTheSame) {
+  run_local_ranks(5, [](Transport& transport) {
+    Job job(transport);
+    const std::string owners[] = {"a", "b", "a", "", "a"};
+    const int counts[] = {3, 1, 3, 1, 3};
+    EXPECT_EQ(job.sharers(owners[job.rank()]), counts[job.rank()]);
+  });
 }
 
 // Two hundred million samples are 2.4 GB on every rank.

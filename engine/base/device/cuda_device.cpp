@@ -96,6 +96,11 @@ class CudaDevice final : public Device {
   int ordinal() const override { return ordinal_; }
   size_t memory_total() const override { return properties_.totalGlobalMem; }
   size_t memory_peak() const override { return memory_.peak(); }
+  std::string memory_owner() const override {
+    std::string text;  // a part of a GPU (MIG) has memory and an id of its own
+    for (const char byte : properties_.uuid.bytes) text += std::to_string(static_cast<int>(byte)) + ".";
+    return text;
+  }
   std::string description() const override {
     int driver = 0;
     (void)cudaDriverGetVersion(&driver);

@@ -53,6 +53,8 @@ class Device {
   // Bytes of memory of its own, and how many of them this process has had at most; 0: it lives in the host's memory.
   virtual size_t memory_total() const { return 0; }
   virtual size_t memory_peak() const { return 0; }
+  // Whose memory that is: the same for processes that share it, another text on any other device. Empty: nobody's.
+  virtual std::string memory_owner() const { return {}; }
 };
 
 // Host memory of a device, owned.

@@ -123,6 +123,16 @@ int Job::machines() const {
   return world_.nodes.empty() ? 1 : *std::max_element(world_.nodes.begin(), world_.nodes.end()) + 1;
 }
 
+int Job::sharers(const std::string& what) {
+  std::string all;
+  for (const std::string& one : control_.collect(what)) all += one + "\n";
+  std::istringstream lines(control_.share(all));
+  int count = 0;
+  for (std::string line; std::getline(lines, line);)
+    if (line == what) ++count;
+  return what.empty() ? 1 : count;
+}
+
 void Job::share_cores(RunConfig& config) const {
   if (config.threads_per_rank > 0 || local_size_ == 1) return;
   config.threads_per_rank = std::min(resolve_threads(config), std::max(1, cpus_));

@@ -55,6 +55,9 @@ class Job {
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
 
+  // All ranks together: how many of them, this one too, say the same. What is empty is shared with nobody.
+  int sharers(const std::string& what);
+
   // Threads of a rank, where the configuration leaves them open: the cores of the node divided by its ranks.
   void share_cores(RunConfig& config) const;
 

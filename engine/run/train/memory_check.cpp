@@ -24,7 +24,8 @@ std::string what_to_do(const std::string& planned) {
 
 }  // namespace
 
-std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device, bool saves) {
+std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device, bool saves,
+                                     int sharers) {
   const MemoryPlan plan = plan_memory(run);
   const auto planned = static_cast<int64_t>(plan.total() + process_overhead(run));
   const MemoryLimit node = memory_limit();
@@ -34,10 +35,11 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
                      size_text(node.bytes) + " (" + node.source +
                      "); lower train_micro_batch_size_per_gpu, raise recompute_granularity or start fewer ranks here; "
                      "--dry-run prints the plan");
-  if (const auto own = static_cast<int64_t>(device.memory_total()); own > 0) {
+  if (const auto whole = static_cast<int64_t>(device.memory_total()); whole > 0) {
     const std::string of_a_rank = size_text(planned) + " of a rank";
-    const std::string limit = "the device has " + size_text(own);
-    if (planned <= own) return of_a_rank + ", " + limit;  // what else is in use shows when the memory is taken
+    const std::string limit = "the device has " + size_text(whole) +
+                              (sharers > 1 ? " for " + std::to_string(sharers) + " ranks that share it" : "");
+    if (planned <= whole / sharers) return of_a_rank + ", " + limit;  // what else is there shows when memory is taken
     std::string ordered;
     if (run.deterministic) {
       RunConfig other = run;

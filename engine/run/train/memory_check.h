@@ -12,9 +12,10 @@ namespace thinwire {
 
 // Memory is taken lazily by the system: without this a model that is too large would be killed in the middle of a step.
 // Throws kBadConfig where `ranks_here` ranks of this node need more than they may have (memory_limit), or a rank more
-// than its device has. Returns what was planned and what it was held against, for out_of_memory. saves: without a
-// device what a save copies counts, too.
-std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device, bool saves = true);
+// than its part of the device, which `sharers` ranks share. Returns what was planned and what it was held against, for
+// out_of_memory. saves: without a device what a save copies counts, too.
+std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device, bool saves = true,
+                                     int sharers = 1);
 
 // The message for std::bad_alloc. planned: of refuse_what_does_not_fit, empty before.
 std::string out_of_memory(const std::string& planned);

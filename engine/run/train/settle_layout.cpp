@@ -98,13 +98,18 @@ void settle_hold(RunConfig& run, Job& job) {
   LayoutConfig& layout = run.layout;
   if (layout.hold_given || layout.placement.weights == Level::kReplicated) return;
   Hold hold = Hold::kUnit;
+  double memory = static_cast<double>(memory_limit().bytes);
+  if (run.device != "cpu") {
+    std::string owner;
+    job.agree([&] {
+      const Backend backend = open_backend(run.device, job.local_rank());
+      memory = static_cast<double>(backend.device->memory_total()) * job.local_size();
+      owner = backend.device->memory_owner();
+    });
+    memory /= job.sharers(owner);
+  }
   job.agree([&] {
-    if (!job.first()) return;
-    double memory = static_cast<double>(memory_limit().bytes);
-    if (run.device != "cpu")
-      memory =
-          static_cast<double>(open_backend(run.device, job.local_rank()).device->memory_total()) * job.local_size();
-    hold = choose_hold(run, job.local_size(), memory);
+    if (job.first()) hold = choose_hold(run, job.local_size(), memory);
   });
   layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
   log_info("hold: gathered weights stay for one " + word_of(layout.hold));

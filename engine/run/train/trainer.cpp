@@ -104,8 +104,9 @@ class Trainer {
     if (const std::string why = why_own_attention(run_); !why.empty() && job.first())
       log_warning("warning: attention runs on our own kernels, which are slower than cuDNN's: " + why);
     RankLayout layout;
+    const int sharers = backend_.device->memory_total() > 0 ? job.sharers(backend_.device->memory_owner()) : 1;
     job.agree([&] {
-      planned = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
+      planned = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device, true, sharers);
       job.plans_memory(planned);
       session_.plans_memory(planned);
       layout = layout_of(run_, job.rank(), job.nodes());

@@ -357,12 +357,6 @@ void queue_backward(CudaQueue& queue, const BackwardArgs<T>& a, int64_t blocks) 
   queue.launch("norm_backward", kernel, {blocks}, shape.threads, 0, a);
 }
 
-// Rows whose parameter gradients one block adds up: by the number of rows alone, so that there are at most 1024 partial
-// sums.
-int64_t rows_per_block(int64_t rows) {
-  return std::max<int64_t>(8, ceil_div(rows, 1024));
-}
-
 }  // namespace
 
 void norm_forward_cuda(Exec& exec, const NormForward& op) {
@@ -394,7 +388,8 @@ void norm_backward_cuda(Exec& exec, const NormBackward& op) {
   const DType t = op.x.dtype;
   const bool layer = op.kind == NormKind::kLayerNorm;
   CudaQueue queue(exec);
-  const int64_t step = rows_per_block(rows), blocks = ceil_div(rows, step), per_block = (op.dbias ? 2 : 1) * cols;
+  const int64_t step = norm_rows_per_partial(rows), blocks = ceil_div(rows, step);
+  const int64_t per_block = (op.dbias ? 2 : 1) * cols;
   float* partials = nullptr;
   if (op.dweight || op.dbias) {
     partials = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(blocks * per_block) * sizeof(float)));

@@ -38,4 +38,10 @@ inline int64_t rows_per_partial(int64_t rows) {
   return even < 32 ? 32 : (even + 3) / 4 * 4;
 }
 
+// The same of the gradients of a norm's parameters on a GPU: at least 8 rows, at most 1024 partial sums.
+inline int64_t norm_rows_per_partial(int64_t rows) {
+  const int64_t even = (rows + 1023) / 1024;
+  return even < 8 ? 8 : even;
+}
+
 }  // namespace thinwire

@@ -12,6 +12,7 @@
 #include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/attention_fused.h"
 #include "engine/base/ops/fp8_weights.h"
+#include "engine/base/ops/op_list.h"
 #include "engine/base/ops/product_key.h"
 #include "engine/run/config/enum_words.h"
 #include "engine/run/config/layout_text.h"
@@ -302,9 +303,25 @@ size_t fp8_bytes(const RunConfig& config) {
   return most;
 }
 
+// Bytes of the scratch that other ops than products and attention share, for the one that needs most: partial sums of
+// the gradients of norms and biases, or the sorted tokens of the embedding's (of which CUB's sort takes some 8 bytes).
+size_t op_scratch(const RunConfig& config) {
+  const ModelShard shard = layout_of(config, 0).shard;
+  const ModelConfig local = shard.local();
+  const int64_t tokens = config.data.micro_batch * shard.cut.count();
+  const auto parts = [tokens](int64_t rows) { return (tokens + rows - 1) / rows; };
+  const int64_t norms = parts(norm_rows_per_partial(tokens)) * (local.bias_norm ? 2 : 1) * local.hidden;
+  const int64_t biases =
+      parts(rows_per_partial(tokens)) * std::max({local.ffn_in_width(), local.qkv_width(), local.hidden});
+  constexpr int64_t kWord = 4, kTokens = 24, kTokensInPart = 256;
+  const int64_t embedding = kTokens * tokens + kWord * 2 * parts(kTokensInPart) * local.hidden;
+  return static_cast<size_t>(std::max({kWord * norms, kWord * biases, embedding}));
+}
+
 // Bytes on a GPU beside the arenas: the context with all kernels, cuBLASLt's workspace, what fp8 takes, attention's
-// scratch (our own kernels need some only for dropout), and, with several ranks, the scratch of their
-// traffic and a second workspace, for the products on its stream. NCCL's own buffers are not counted.
+// scratch (our own kernels need some only for dropout), that of other ops, and, with several ranks, the scratch of
+// their traffic and a second workspace, for the products on its stream. NCCL's own buffers are not counted, nor what
+// coded messages take of the traffic beyond its scratch.
 size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
   AttentionCalls calls;
@@ -312,7 +329,8 @@ size_t gpu_overhead(const RunConfig& config) {
   const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(largest_attention(config).shape) : 0;
   const size_t traffic =
       mesh_shape(config).ranks() > 1 ? static_cast<size_t>(DeviceTraffic::Options().scratch_bytes) + kProducts : 0;
-  return kContext + kProducts + fp8_bytes(config) + (fused ? attention_scratch(calls.call) : own) + traffic;
+  return kContext + kProducts + fp8_bytes(config) + (fused ? attention_scratch(calls.call) : own) + op_scratch(config) +
+         traffic;
 }
 
 // Every rank holds that of the whole run (gpt_dataset.h); what it takes per sequence of the files is not known here.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <sstream>
 #include <utility>
 
@@ -50,6 +51,13 @@ DeviceWatch::~DeviceWatch() {
   wake_.notify_all();
   thread_.join();
   drop_passed();
+  if (std::uncaught_exceptions() > 0) return;
+  for (Entry& entry : under_way_) {  // of a broken device, whose events say so at once
+    try {
+      entry.event.wait_on_host();
+    } catch (const std::exception&) {  // the owner has seen it
+    }
+  }
 }
 
 void DeviceWatch::add(const OperationNote& note, Ticket event) {

@@ -43,7 +43,8 @@ def checks(cells):
             said = record["summary"] if record["ok"] is not False else record.get("error", "")
             said += f" ({record['since']})" if "since" in record else ""
             result = {True: "passed", False: "**failed**", None: "cut off"}[record["ok"]]
-            rows.append([what, result, said, f"`{cell['mode']} --only {step}`, {cell['commit']}"])
+            # (Parts of sequences were a step of their own; `attention` has taken them in.)
+            rows.append([what, result, said, f"`{cell['mode']} --only {step.removesuffix('_parts')}`, {cell['commit']}"])
     return table(["check", "result", "what it said", "call, commit"], rows)
 
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -31,6 +32,8 @@ class RehearsalWatch {
   // Of the operation that is told: a block of the pool that it takes beside its tensors, or gives back. written: bytes
   // of it that something comes to lie in; pages of the others are never taken of the system.
   virtual void block(int64_t /*bytes*/, int64_t /*written*/, bool /*taken*/) {}
+  // Between ops and operations the device fills (nothing is read) or copies memory on the stream that computes.
+  virtual void moved(size_t /*read*/, size_t /*written*/) {}
 
  protected:
   ~RehearsalWatch() = default;

@@ -9,10 +9,10 @@
 namespace thinwire::tape_test {
 namespace {
 
-RunConfig config_of(std::vector<std::string> more, int ranks, int per_node) {
+RunConfig config_of(std::vector<std::string> more, int ranks, int per_node, const std::string& precision = "bfloat16") {
   std::vector<std::string> overrides = shape_overrides("tiny");
   overrides.insert(overrides.end(), more.begin(), more.end());
-  overrides.emplace_back("precision=bfloat16");
+  overrides.push_back("precision=" + precision);
   ConfigOptions options;
   options.ranks = ranks;
   options.found_ranks_per_node = per_node;
@@ -140,6 +140,39 @@ TEST(Tape, GradientsAndWeightsComeFromMemory) {
     const RunConfig tensor = config_of({compression, "model_parallel_size=2"}, 2, 1);
     EXPECT_DOUBLE_EQ(work_of(record_tape(tensor, near, 0, 3)), work_of(record_tape(tensor, far, 0, 3))) << preset;
   }
+}
+
+// Seconds of compute in the middle one of three steps.
+double computed_by(const Tape& tape) {
+  double seconds = 0.0;
+  int at = 0;
+  for (const TapeEvent& event : tape.events) {
+    if (event.kind == TapeKind::kStep) ++at;
+    if (event.kind == TapeKind::kCompute && at == 1) seconds += event.seconds;
+  }
+  return seconds;
+}
+
+// Gradients that were summed are zeroed again by the optimizer's own pass where this rank owns them, else by the
+// device: with ZeRO-1 what others own, with ZeRO-2 all that was added to. No op tells of it.
+TEST(Tape, WhatTheDeviceFillsTakesTime) {
+  constexpr double kRate = 1e6;  // bytes per second; all else takes no time
+  Cluster cluster;
+  cluster.nodes = 2;
+  cluster.machine.flops = cluster.machine.bytes_per_second = 1e30;
+  cluster.machine.passes["fill_constant"].alone.add(1.0, kRate);
+  double filled[3] = {}, sent = 0.0;
+  for (int stage = 0; stage < 3; ++stage) {
+    const RunConfig config =
+        config_of({"zero_optimization.stage=" + std::to_string(stage), "hidden_size=512"}, 2, 1, "float32");
+    const Tape tape = record_tape(config, cluster, 0, 3);
+    filled[stage] = kRate * computed_by(tape);
+    // Of two ranks each sends the gradients that the other owns.
+    if (stage > 0) sent = static_cast<double>(sent_by(tape, 1)[static_cast<size_t>(Site::kDpGradient)]);
+  }
+  EXPECT_LT(filled[0], 0.2 * sent);  // vectors and embeddings, by the optimizer
+  EXPECT_NEAR(filled[1], sent, 0.2 * sent);
+  EXPECT_NEAR(filled[2], 2.0 * sent, 0.4 * sent);
 }
 
 // Operations repeat, and what they send to whom is told once: a step more takes no legs more.

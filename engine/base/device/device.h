@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -85,9 +86,12 @@ class HostBuffer {
 
 std::unique_ptr<Device> make_cpu_device();
 
+// Told of bytes that a device would read and write in its own memory: to fill, or to copy from place to place.
+using DevicePasses = std::function<void(size_t read, size_t written)>;
+
 // A device of endless memory that does not exist, for rehearsals (--dry-run): what is set up on it is counted as ever,
-// copies move nothing, and the host reads zeros.
-std::unique_ptr<Device> make_rehearsal_device();
+// copies move nothing, and the host reads zeros. passes: nullptr: nobody asks.
+std::unique_ptr<Device> make_rehearsal_device(DevicePasses passes = nullptr);
 
 // The CUDA device of this rank, or an Error(kBadConfig) that says why there is none (not built in, no driver, no GPU).
 // `ordinal` counts the ranks of this machine: where there are fewer GPUs, several ranks share one.

@@ -44,10 +44,12 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   }
 
   void end(Exec&, const char* op, double flops, double bytes) override {
-    const OpTime time = cluster_.machine.op_time(op, flops, bytes);
-    if (tape_.events.empty() || tape_.events.back().kind != TapeKind::kCompute) tape_.events.push_back({});
-    tape_.events.back().seconds += time.alone;
-    tape_.events.back().loaded += time.loaded;
+    compute(cluster_.machine.op_time(op, flops, bytes), 1);
+  }
+  // As long as the op that does the like, but on one thread, whatever the rank has.
+  void moved(size_t read, size_t written) override {
+    const char* const like = read > 0 ? "copy_runs" : "fill_constant";
+    compute(cluster_.machine.op_time(like, 0.0, static_cast<double>(read + written)), tape_.threads);
   }
   void set_rank_bytes(double bytes) { code_.set_rank_bytes(bytes); }
   void node(const PlanNode& node) {
@@ -62,6 +64,11 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   }
 
  private:
+  void compute(const OpTime& time, int factor) {
+    if (tape_.events.empty() || tape_.events.back().kind != TapeKind::kCompute) tape_.events.push_back({});
+    tape_.events.back().seconds += factor * time.alone;
+    tape_.events.back().loaded += factor * time.loaded;
+  }
   std::vector<TapeBlocks> take_blocks() {
     std::vector<TapeBlocks> blocks;
     for (size_t i = 0; i < most_.size(); ++i)

@@ -6,10 +6,18 @@
 #include "engine/run/train/compression_setup.h"
 
 namespace thinwire {
+namespace {
+
+DevicePasses passes_for(RehearsalWatch* watch) {
+  if (watch == nullptr) return nullptr;
+  return [watch](size_t read, size_t written) { watch->moved(read, written); };
+}
+
+}  // namespace
 
 StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch,
                              const OpTable& ops)
-    : device_(make_rehearsal_device()) {
+    : device_(make_rehearsal_device(passes_for(watch))) {
   RunConfig rehearsed = config;
   rehearsed.cuda_graphs = false;  // there is nothing to record
   if (layout.mesh.ranks() > 1) {

@@ -27,6 +27,7 @@ void add_sites(std::array<SiteCounters, kSiteNames.size()>& sum, const StepOutco
     sum[site].wire_bytes += outcome.sites[site].wire_bytes;
     sum[site].busy_ns += outcome.sites[site].busy_ns;
     sum[site].exposed_ns += outcome.sites[site].exposed_ns;
+    sum[site].compression.add(outcome.sites[site].compression);
   }
 }
 
@@ -128,9 +129,12 @@ int bench_step(const StepBench& bench, Job& job) {
     const SiteCounters& c = sites[site];
     if (c.operations == 0) continue;
     const double n = static_cast<double>(counted);
+    const auto mean_ms = [n](int64_t ns) { return static_cast<double>(ns) * 1e-6 / n; };
     line["comm"][std::string(kSiteNames[site])] = {{"wire_bytes", static_cast<double>(c.wire_bytes) / n},
-                                                   {"busy_ms", static_cast<double>(c.busy_ns) * 1e-6 / n},
-                                                   {"exposed_ms", static_cast<double>(c.exposed_ns) * 1e-6 / n}};
+                                                   {"encode_ms", mean_ms(c.compression.encode_ns)},
+                                                   {"decode_ms", mean_ms(c.compression.decode_ns)},
+                                                   {"busy_ms", mean_ms(c.busy_ns)},
+                                                   {"exposed_ms", mean_ms(c.exposed_ns)}};
   }
   if (profile) {
     line["each_ms"] = ms;

@@ -241,6 +241,15 @@ class RunCase(unittest.TestCase):
             self.expect(done, expect)
         return done
 
+    def go_on(self, config, *overrides, expect=0, **more):
+        """Trains on from the newest checkpoint, if there is one: a run that began anew would end with the same bits, too."""
+        directory = self.run_dir(config) / "checkpoints"
+        saved = checkpoints_in(directory) if directory.is_dir() else []
+        newest = f"{saved[-1].name}: step {json.loads((saved[-1] / 'manifest.json').read_text())['step']}, " if saved else ""
+        done = self.train(config, *overrides, expect=expect, **more)
+        self.assertIn(newest, "".join(re.findall("resumed from .*", done.out + done.err)), str(done))
+        return done
+
     def start(self, config, *overrides, faults=None, ranks=1):
         return Running("train", *self.train_arguments(config, overrides, faults), cwd=self.here, ranks=ranks)
 

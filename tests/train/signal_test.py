@@ -27,7 +27,7 @@ class Signals(RunCase):
         return status["step"]
 
     def finish_and_compare(self, alone, config):
-        self.train(config, expect=0)
+        self.go_on(config)
         status = self.status(config)
         self.assertEqual((status["state"], status["code"], status["requeue"], status["step"]), ("finished", 0, False, COMMON["train_iters"]))
         self.assert_same_run(alone, config)
@@ -74,7 +74,7 @@ class Signals(RunCase):
                 done = life.finish()
                 self.assertEqual(self.assert_preempted(done, config, "SIGUSR1"), 3)
                 self.assertNotIn("eval at step 3", done.out + done.err)
-                self.train(config, ranks=ranks, expect=0)
+                self.go_on(config, ranks=ranks)
                 if ranks == 1:
                     self.assert_same_run(alone, config)
                 else:

@@ -62,8 +62,8 @@ class Spikes(RunCase):
         whole, killed = self.config("whole", spike="skip", **keys), self.config("killed", spike="skip", **keys)
         self.train(whole, faults=jump(15), expect=0)
         # From step 12 on: three steps of this life alone could not judge the fifteenth.
-        self.train(killed, faults=[{"at": "step.end", "step": 14, "do": "kill9"}])
-        self.train(killed, faults=jump(15), expect=0)
+        self.assertEqual(self.train(killed, faults=[{"at": "step.end", "step": 14, "do": "kill9"}]).code, -9)
+        self.go_on(killed, faults=jump(15))
         self.assertEqual(self.flagged(killed), ([15], [15]))
         self.assert_same_run(whole, killed)
 
@@ -75,10 +75,10 @@ class Spikes(RunCase):
             spiked, named = (self.config(f"{name}_{ranks}", spike=spike, async_save=False, **KEYS, **keys) for name, spike in (("spiked", "skip"), ("named", "off")))
             self.train(spiked, faults=jump(15, 16, 24), expect=0, ranks=ranks)
             # The first life knows of none; the second one dies between the two.
-            self.train(named, faults=[{"at": "step.begin", "step": 15, "do": "kill9"}], ranks=ranks)
+            self.assertNotEqual(self.train(named, faults=[{"at": "step.begin", "step": 15, "do": "kill9"}], ranks=ranks).code, 0)
             skip = "iterations_to_skip=[16, 15, 24]"
-            self.train(named, skip, faults=[{"at": "step.begin", "step": 16, "do": "kill9"}], ranks=ranks)
-            done = self.train(named, skip, expect=0, ranks=ranks)
+            self.assertNotEqual(self.train(named, skip, faults=[{"at": "step.begin", "step": 16, "do": "kill9"}], ranks=ranks).code, 0)
+            done = self.go_on(named, skip, ranks=ranks)
             self.assertIn("step 16 is left out: iterations_to_skip names it", done.err)
             self.assertIn("step 24/24 | SKIPPED by iterations_to_skip\n", done.out)
             a, b = self.steps(spiked), self.steps(named)

@@ -76,7 +76,7 @@ class BadInput(RunCase):
         (self.here / "dir.bin").write_bytes(data)
         cases["idx is a directory"] = ("train", "--config", self.config("cdir", data_path=str(self.here / "dir")))
         cases["nothing there"] = ("train", "--config", self.config("cnone", data_path=str(self.here / "none")))
-        self.check(cases)
+        self.check(cases, {65})
         for i in range(len(damage)):
             self.assertEqual(list((self.here / f"c{i}").glob("checkpoints/step_*")), [])
 

@@ -160,12 +160,13 @@ class Ranks(RunCase):
 
     def test_refusals_are_said_once_and_leave_78(self):
         config = self.config("refused", **FOUR)
-        for ranks, keys, word in ((3, ["pipe_parallel_size=2"], "3"), (2, ["model_parallel_size=3"], "model_parallel_size"),
-                                  (4, ["placement.weights=global"], "placement")):
+        for ranks, keys, words in ((3, ["pipe_parallel_size=2"], "3 ranks are not a multiple of pipe_parallel_size 2 * model_parallel_size 1"),
+                                   (2, ["model_parallel_size=3"], "2 ranks are not a multiple of pipe_parallel_size 1 * model_parallel_size 3"),
+                                   (4, ["placement.weights=global"], "placement.weights")):
             done = self.train(config, *keys, ranks=ranks)
             self.assertEqual(done.code, 78, str(done))
             self.assertEqual(len(done.errors()), 1, str(done))
-            self.assertIn(word, done.err)
+            self.assertIn(words, done.err)
 
     def test_data_files_that_are_not_those_of_rank_0_are_refused_by_name(self):
         config = self.config("mixed", **FOUR, data_path="tokens")

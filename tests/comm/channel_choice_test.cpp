@@ -283,15 +283,21 @@ TEST(ChannelOrder, EmaAroundWholeMessages) {
     rule.residual.kind = ResidualKind::kEma;
     const auto compression = make_site_compression(Site::kDpGradient, rule);
     for (int ranks : {2, 3, 5, 7}) {
+      std::vector<std::vector<std::vector<char>>> sums(static_cast<size_t>(ranks));  // of each rank, by step
       run_ranks(ranks, [&](Progress& progress) {
         ChoosingRank rank(progress, std::vector<int>(static_cast<size_t>(ranks)), compression);
         Buffer data(DType::f32, 3 * 4096);
         for (rank.clock.step = 0; rank.clock.step < 3; ++rank.clock.step) {
           data.fill(3, rank.channel.rank());
           rank.channel.all_reduce(data.view(), ReduceKind::kSum, rank.stream).wait(rank.stream);
-          EXPECT_TRUE(std::isfinite(data.get(4095)));
+          bool finite = true;
+          for (int64_t i = 0; i < data.count(); ++i) finite = finite && std::isfinite(data.get(i));
+          EXPECT_TRUE(finite) << codec;
+          sums[static_cast<size_t>(rank.channel.rank())].push_back(data.bytes());
         }
       });
+      for (const auto& each : sums) EXPECT_EQ(each, sums[0]) << codec << ": replicas of " << ranks << " ranks differ";
+      EXPECT_NE(sums[0].front(), sums[0].back()) << codec << ": the residual changes nothing";
     }
   }
 }

@@ -248,12 +248,16 @@ TEST(GradientBits, AreWhatIsSentOnEveryRank) {
     ASSERT_EQ(mine.size(), first.size());
     std::vector<UnitMemory> units = store.units();
     select_unit_messages(run, layout, store, units);
+    int under_rules = 0;
     for (size_t i = 0; i < mine.size(); ++i) {
       EXPECT_EQ(mine[i].unit, first[i].unit);
       EXPECT_EQ(mine[i].bits, first[i].bits);
-      for (const UnitPiece& piece : units[static_cast<size_t>(mine[i].unit)].pieces)
+      for (const UnitPiece& piece : units[static_cast<size_t>(mine[i].unit)].pieces) {
         EXPECT_TRUE(piece.rule == kNoRule || piece.rule == mine[i].rules.front().number) << mine[i].unit;
+        under_rules += piece.rule != kNoRule ? 1 : 0;
+      }
     }
+    EXPECT_GT(under_rules, 0) << "rank " << rank;
   }
   const std::string text = dry_run_text(run);
   EXPECT_NE(text.find("slack: dp.gradient, stage 0: "), std::string::npos) << text;

@@ -1,5 +1,6 @@
 # When checkpoints are saved, who may read them, and what a file system in trouble does to a run: nothing is lost, nothing taken for another.
 import errno
+import json
 import os
 import re
 import shutil
@@ -36,10 +37,11 @@ class Times(RunCase):
                     self.assertGreater(wall[b] - wall[a], 0.399, f"{steps}: {wall}")
 
     def test_no_clock_and_the_default_of_half_an_hour(self):
-        for name, minutes in (("never", 0), ("default", None)):
+        for name, minutes, meant in (("never", 0, 0), ("default", None, 30)):
             config = self.config(name, save_interval=0, save_interval_minutes=minutes)
             self.train(config, expect=0)
             self.assertEqual(self.steps(config), [10])
+            self.assertEqual(json.loads((self.run_dir(config) / "config.resolved.json").read_text())["save_interval_minutes"], meant)
 
     def test_a_run_with_nothing_to_train_saves_what_it_begins_with(self):
         fresh = self.config("fresh", train_iters=0)

@@ -20,19 +20,24 @@ std::string file_text(const std::string& path) {
   return out.str();
 }
 
-// Loads or is refused with a proper error; a text that loads must also load back from its resolved form.
-bool survives(const std::string& text) {
+// Loads or is refused with a proper error; what loads must also load back from its resolved form, which is no place to
+// be refused.
+bool survives(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const std::string what = overrides.empty() ? text : overrides.front();
+  ResolvedConfig c;
   try {
-    const ResolvedConfig c = load_config_text({{"m.json", text}}, {}, {.dry_run = true});
-    const ResolvedConfig again =
-        load_config_text({{"r.json", resolved_json(c).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)}},
-                         {}, {.dry_run = true});
-    EXPECT_EQ(c.values, again.values) << text;
-    return true;
+    c = load_config_text({{"m.json", text}}, overrides, {.dry_run = true});
   } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ExitCode::kBadConfig) << e.what() << "\n" << text;
+    EXPECT_EQ(e.code(), ExitCode::kBadConfig) << e.what() << "\n" << what;
     return false;
   }
+  const std::string resolved = resolved_json(c).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  try {
+    EXPECT_EQ(load_config_text({{"r.json", resolved}}, {}, {.dry_run = true}).values, c.values) << what;
+  } catch (const Error& e) {
+    ADD_FAILURE() << "loads, and does not load back: " << e.what() << "\n" << what;
+  }
+  return true;
 }
 
 TEST(ConfigFuzz, ByteMutations) {
@@ -102,22 +107,17 @@ TEST(ConfigFuzz, EveryKeyWithOddValues) {
                                            "\"wsd\""};
   const std::string base = file_text("configs/gpt2_tiny.json");
   uint64_t number = 0;
+  int loaded = 0;
   for (const KeyTopic& topic : key_table().topics()) {
     for (const KeySpec& key : topic.keys) {
       ++number;
       for (size_t i = 0; i < values.size(); ++i) {
         if (!test::in_turn(number, i, 3)) continue;
-        const std::string& value = values[i];
-        try {
-          const ResolvedConfig c = load_config_text({{"a.json", base}}, {key.name + "=" + value}, {.dry_run = true});
-          const ResolvedConfig again = load_config_text({{"r.json", resolved_json(c).dump()}}, {}, {.dry_run = true});
-          EXPECT_EQ(c.values, again.values) << key.name << "=" << value;
-        } catch (const Error& e) {
-          EXPECT_EQ(e.code(), ExitCode::kBadConfig) << key.name << "=" << value << "\n" << e.what();
-        }
+        loaded += survives(base, {key.name + "=" + values[i]}) ? 1 : 0;
       }
     }
   }
+  EXPECT_GT(loaded, 100);
 }
 
 }  // namespace

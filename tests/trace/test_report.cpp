@@ -111,6 +111,7 @@ std::string first_fault(const std::string& html) {
 
 // Every chart carries its data as JSON: all of it must parse.
 void expect_sound_page(const std::string& html) {
+  EXPECT_EQ(count(html, "<html"), 1u);  // without one there is no element to find a fault of
   EXPECT_EQ(first_fault(html), "");
   EXPECT_EQ(count(html, "<script>"), 1u);
   constexpr std::string_view kData = "<script type=\"application/json\">";

@@ -121,6 +121,8 @@ class Revisions(RunCase):
             lines = [line for line in read_metrics(self.run_dir(config)) if line["step"] == 6]
             (step,), (evaluation,) = [line for line in lines if "loss" in line], [line for line in lines if "eval_loss" in line]
             self.assertTrue(step["skipped"])
+            sent = evaluation["comm"]["pp.forward"]
+            self.assertLess(sent["wire_bytes_total"], sent["logical_bytes_total"])  # two that are not coded at all are equal, too
             losses[after] = (step["loss"], evaluation["eval_loss"])
         self.assertNotEqual(losses[5][0], losses[6][0])
         self.assertEqual(losses[5][1], losses[6][1])

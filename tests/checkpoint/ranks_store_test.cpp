@@ -78,6 +78,7 @@ TEST(RanksStore, AnErrorAtAnySavePointOfAnyRankIsTheErrorOfAll) {
         Columns before(kRanks, 1), after(kRanks, 1000);
         Errors errors(kRanks);
         std::atomic<bool> armed = false, struck = false;
+        int64_t newest = 0;  // step, behind the save that is struck
         run_control_ranks(kRanks, [&](Control& control) {
           const int rank = control.rank();
           StoreOptions options = quick_options(async);
@@ -101,9 +102,8 @@ TEST(RanksStore, AnErrorAtAnySavePointOfAnyRankIsTheErrorOfAll) {
           armed = false;
           control.barrier();
           if (rank == 0) {
-            int64_t step = 0;
-            const Columns loaded = load_all(scratch.path(), kRanks, &step);
-            EXPECT_TRUE(loaded == (step == 1 ? before : after));
+            const Columns loaded = load_all(scratch.path(), kRanks, &newest);
+            EXPECT_TRUE(loaded == (newest == 1 ? before : after));
             EXPECT_FALSE(has_leftovers(scratch.path())) << point;
           }
           control.barrier();
@@ -117,6 +117,9 @@ TEST(RanksStore, AnErrorAtAnySavePointOfAnyRankIsTheErrorOfAll) {
         EXPECT_EQ(struck, victim == 0 || position <= last) << victim << " " << point;
         const bool pruning = point == "save.before_prune" || point == "save.after_prune";
         const std::string error = errors.common();
+        if (error.empty() || position < last) {
+          EXPECT_EQ(newest, error.empty() ? 2 : 1) << victim << " " << point << " " << error;
+        }
         if (!struck || pruning) {
           EXPECT_EQ(error, "") << victim << " " << point;
         } else if (victim == 0 || position < last || !error.empty()) {

@@ -34,7 +34,7 @@ struct DataConfig {
   bool per_token_loss = true;  // calculate_per_token_loss: false: the mean of micro-batches' means
   // Whether losses are sums over all tokens that count, which then have to be counted first.
   bool counts_tokens() const { return documents.mask_loss && per_token_loss; }
-  int64_t vocab = 0;           // ids >= vocab are corrupt data
+  int64_t vocab = 0;  // ids >= vocab are corrupt data
 
   int64_t micro_batch = 1;   // sequences per micro step and rank
   int64_t global_batch = 1;  // sequences per step over all ranks

@@ -24,9 +24,9 @@ bool selects_unit(const SelectSpec& select, int unit, int layers);
 struct UnitRule {
   int number = 0;                    // index in the site's rules
   std::vector<TensorClass> classes;  // empty: all
-  // Excludes tensors that every tensor-parallel rank holds in full. Their replicas would diverge under codecs whose blocks
-  // cross the quantum, since their neighbours differ, and in payloads that are longer on some of these ranks (matrix
-  // codecs, widths that do not divide), since sums take their order from length and place.
+  // Excludes tensors that every tensor-parallel rank holds in full. Their replicas would diverge under codecs whose
+  // blocks cross the quantum, since their neighbours differ, and in payloads that are longer on some of these ranks
+  // (matrix codecs, widths that do not divide), since sums take their order from length and place.
   bool skip_replicated = false;
 };
 std::vector<UnitRule> unit_rules(std::span<const SiteRule> rules, int stage, int unit, int layers);

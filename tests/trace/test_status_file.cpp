@@ -158,8 +158,8 @@ TEST(StatusFile, ARankThatWritesTheEndKeepsWhatTheFirstOneHasSaidOfTheJob) {
   other.adopt(first.status().started);
   other.ended(ExitCode::kIo, 3, "rank 1: disk full");
   const auto ended = nlohmann::json::parse(test::slurp(path));
-  for (const char* key : {"total_steps", "host", "pid", "first_started", "started", "spike", "stragglers",
-                          "planned_memory", "oom_kills"})
+  for (const char* key :
+       {"total_steps", "host", "pid", "first_started", "started", "spike", "stragglers", "planned_memory", "oom_kills"})
     EXPECT_EQ(ended[key], j[key]) << key;
   EXPECT_EQ(ended["code"], 74);
   EXPECT_EQ(ended["state"], "failed");

@@ -16,8 +16,9 @@ PinnedPool::~PinnedPool() {
 void PinnedPool::free_completed() {
   std::erase_if(pending_, [&](const Pending& p) {
     if (const cudaError_t state = cudaEventQuery(p.event); state != cudaSuccess) {
-      if (state == cudaErrorNotReady) (void)cudaGetLastError();  // the next launch shall not be told of it
-      return false;  // not completed, or an error: the block stays in use
+      // The next launch shall not be told of it. After an error, too, the block stays in use.
+      if (state == cudaErrorNotReady) (void)cudaGetLastError();
+      return false;
     }
     events_->give_back(p.event);
     blocks_.give_back(p.memory);

@@ -1,4 +1,4 @@
-// Names of layout values, and sentences made of them.
+// Sentences made of the words of layout values.
 #include "engine/run/config/layout_text.h"
 
 #include "engine/run/config/enum_words.h"

@@ -51,7 +51,7 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  // All ranks together, behind the constructor, which fails on one rank alone: connect_ports.
+  // connect_ports: all ranks together, once all constructors have returned, since one may fail on its rank alone.
   void connect();
 
   const RunConfig& config() const { return config_; }

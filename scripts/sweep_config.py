@@ -161,6 +161,8 @@ def written_out(key, value):
     if isinstance(value, (int, float)):
         if key == "norm_epsilon":
             return {"layernorm_epsilon": value, "rms_norm_epsilon": value}
+        if key == "optimizer.params.max_grad_norm":
+            return {"gradient_clipping": value}
         if key == "distributed_timeout_minutes":
             return {"watchdog_seconds": value * 60.0}
         if key == PARTITION:

@@ -356,6 +356,11 @@ TEST(GoodConfig, DerivedValues) {
   const ModelConfig bare = load("\"norm\": \"non_parametric_layernorm\", \"layernorm_epsilon\": 0.5").model;
   EXPECT_TRUE(bare.norm == NormKind::kLayerNorm && !bare.gain_norm && !bare.bias_norm && bare.norm_eps == 0.5f);
   EXPECT_TRUE(load("").model.gain_norm);
+  // Files of NeoX's first year say the norm twice.
+  const std::string norm = "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"max_grad_norm\": 0.5}}";
+  EXPECT_EQ(load(norm + ", \"gradient-clipping\": 0.5").optim.clip, 0.5);
+  EXPECT_EQ(load(norm).optim.clip, 0.5);
+  EXPECT_EQ(load(norm, {"gradient_clipping=2"}).optim.clip, 2.0);
   EXPECT_EQ(load("\"lr_warmup_iters\": 3").optim.warmup_iters, 3);
   EXPECT_EQ(load("\"warmup\": 0.25").optim.warmup_iters, 2);
   EXPECT_EQ(load("\"openai_gelu\": true").model.activation, ActivationKind::kGeluTanh);

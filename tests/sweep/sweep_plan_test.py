@@ -302,6 +302,8 @@ MERGES = [
     ([{"checkpoint_activations": True}], {"recompute_activations": False}),
     ([{"norm_epsilon": 1e-4}], {"layernorm_epsilon": 1e-6}),
     ([{"layernorm_epsilon": 1e-6}], {"norm_epsilon": 1e-4}),
+    ([{"gradient_clipping": 0.5}], {"optimizer.params.max_grad_norm": 0.25}),
+    ([{"optimizer": {"params": {"max_grad_norm": 0.25}}}], {"clip_grad": 0.5}),
     ([{"adam_beta1": 0.8}], {"adam_beta2": 0.9}),
     ([{"adam_beta1": 0.8}, {"optimizer": {"params": {"betas": None}}, "adam_beta2": 0.9}], {}),
     ([{"optimizer": {"params": {"betas": [0.8, 0.9]}}, "adam_beta1": 0.8}], {}),

@@ -265,7 +265,6 @@ KeyTopic refused_keys() {
         neg_train_label_data_paths neg_valid_label_data_paths neg_test_label_data_paths perform_rl_step)",
          {"\"normal\"", "0", "0.0"});
   refuse("positions begin at the first one", "opt_pos_emb_offset", {"0"});
-  refuse("say gradient_clipping", "optimizer.params.max_grad_norm");
   refuse("say train_micro_batch_size_per_gpu", "batch_size");
   refuse("automatic mixed precision is not supported: say precision", "amp");
   refuse("say optimizer.type adam and \"compression\": \"one_bit_adam\"",

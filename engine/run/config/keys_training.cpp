@@ -35,6 +35,8 @@ KeyTopic optimizer_keys() {
           "false: the embeddings take no weight decay (Megatron with embedding_init_method_std)."),
       key("gradient_clipping", kRealKey, "1.0", "Largest global L2 norm of the gradient; 0 switches clipping off.",
           {.aliases = {"clip_grad"}, .bounds = {0, 1e12}}),
+      key.word("optimizer.params.max_grad_norm", kRealKey,
+               "Older NeoX: gradient_clipping, which must be the same where both are given.", {.bounds = {0, 1e12}}),
       key("min_lr", kRealKey, "0.0", "Where the decay ends.", {.bounds = {0, 1000}}),
       key("lr_decay_style", kStringKey, "\"linear\"",
           "Shape of the learning rate after warm-up; wsd: warm-up, stable, decay.",

@@ -430,6 +430,7 @@ void SettingsReader::rewrite_shorthands(Settings& s) {
   if (const auto v = take("distributed_timeout_minutes")) put("watchdog_seconds", v->value.get<double>() * 60.0, *v);
   if (const auto v = take("zero_optimization.zero_hpz_partition_size"); v && v->value.get<int64_t>() > 1)
     put("placement.secondary", v->value.get<int64_t>() == 2 ? "pair" : "node", *v);
+  if (const auto v = take("optimizer.params.max_grad_norm")) put("gradient_clipping", v->value, *v);
   if (const auto v = take("norm_epsilon")) {
     put("layernorm_epsilon", v->value, *v);
     put("rms_norm_epsilon", v->value, *v);

@@ -165,6 +165,17 @@ TEST(GoodConfig, PublicRecipeRetyped) {
             128);  // one data-parallel rank
 }
 
+// NeoX's configuration for finetuning with its file of local paths behind it; a run of it is refused.
+TEST(GoodConfig, ADryRunNeedsNoWeightsToFinetune) {
+  const std::string tunes = with("\"finetune\": true, \"load\": \"/path/to/checkpoint\"");
+  const std::string local = R"({"save": "checkpoints", "load": "checkpoints"})";
+  const ResolvedConfig r = load_config_text({{"6-9B.json", tunes}, {"local.json", local}}, {}, {.dry_run = true});
+  const auto found = std::ranges::find(r.notes, std::string("finetune"), &ConfigNote::key);
+  ASSERT_NE(found, r.notes.end());
+  EXPECT_NE(found->text.find("load is the same path as save"), std::string::npos) << found->text;
+  EXPECT_TRUE(load("\"finetune\": true", {}, {.dry_run = true}).finetune);
+}
+
 // GPT-2's files by NeoX's keys: the size of the vocabulary is that of the file where it is there.
 TEST(GoodConfig, VocabAndMergeFiles) {
   const std::vector<std::string> model = {

@@ -122,11 +122,16 @@ void Resolver::run(const std::string& stem) {
     note("prefetch_batches", "1: a batch is always read while the one before it is computed");
     set("prefetch_batches", 1);
   }
-  if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))
-    fail({"finetune"}, load_is_save
-                           ? "load is the same path as save, where a run resumes: say in load which checkpoint to "
-                             "take weights from, or leave finetune out"
-                           : "needs load: the checkpoint to take weights from");
+  if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load")) {
+    const std::string missing = load_is_save ? "load is the same path as save, where a run resumes: say in load which "
+                                               "checkpoint to take weights from, or leave finetune out"
+                                             : "needs load: the checkpoint to take weights from";
+    // NeoX's file of local paths, given behind one for finetuning, names one directory for both.
+    if (options_.dry_run)
+      note("finetune", "a run is refused, the dry run needs no weights: " + missing);
+    else
+      fail({"finetune"}, missing);
+  }
   if (!broken("load") && value("load").is_null())
     note_unread({"no_load_optim"}, load_is_save
                                        ? "load is the same path as save, where a run resumes with its optimizer; say "

@@ -21,6 +21,7 @@ EITHER_OR = (
     (("lr_wsd_decay_iters",), ("lr_wsd_decay_samples",)),
     (("virtual_chunks",), ("num_layers_per_virtual_pipeline_stage",)),
     (("train_iters",), ("train_samples",)),
+    (("min_lr",), ("decay_lr_to",)),
     (("data_path", "split"), tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))),
 )
 WARM_UPS = ("lr_warmup_iters", "lr_warmup_samples", "warmup")

@@ -374,6 +374,11 @@ TEST(GoodConfig, DerivedValues) {
   EXPECT_EQ(load(norm, {"gradient_clipping=2"}).optim.clip, 2.0);
   EXPECT_EQ(load("\"lr_warmup_iters\": 3").optim.warmup_iters, 3);
   EXPECT_EQ(load("\"warmup\": 0.25").optim.warmup_iters, 2);
+  // As in NeoX's configs/llemma.
+  const std::string llemma = "\"decay_lr_to\": 0.25, \"warmup_iters\": 3, \"attention_type\": \"groupedquery\"";
+  EXPECT_EQ(load(llemma).optim.warmup_iters, 3);
+  EXPECT_EQ(load(llemma).optim.min_lr, 0.25 * 1e-3);
+  EXPECT_EQ(load(llemma, {"min_lr=1e-4"}).optim.min_lr, 1e-4);
   EXPECT_EQ(load("\"openai_gelu\": true").model.activation, ActivationKind::kGeluTanh);
   EXPECT_EQ(load("\"bias_gelu_fusion\": true", {"no_bias_gelu_fusion=true"}).model.activation,
             ActivationKind::kGeluExact);

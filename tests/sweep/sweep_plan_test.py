@@ -318,6 +318,8 @@ MERGES = [
     ([{"lr_warmup_iters": 0, "warmup": 0.5}], {}),
     ([{"lr_warmup_iters": 0, "warmup": 0.5}], {"warmup": None}),
     ([{"lr_decay_samples": 4}], {"lr_decay_iters": 1}),
+    ([{"min_lr": 1e-5}], {"decay_lr_to": 0.1}),
+    ([{"decay_lr_to": 0.1, "warmup_iters": 1}], {"min_lr": 1e-5}),
     ([{"lr_decay_style": "wsd", "lr_wsd_decay_samples": 4}], {"lr_wsd_decay_iters": 1}),
     ([{"no_scatter_gather_tensors_in_pipeline": True}], {"scatter_gather_tensors_in_pipeline": True}),
     ([{"scatter_gather_tensors_in_pipeline": True}], {"no-scatter-gather-tensors-in-pipeline": True}),

@@ -54,7 +54,7 @@ const Names& foreign_names() {
       {"hidden_dropout", "dropout"},
       {"gradient_clipping", "max_grad_norm grad_clip"},
       {"run_dir", "output_dir"},
-      {"lr_warmup_iters", "warmup_steps warmup_iters"},
+      {"lr_warmup_iters", "warmup_steps"},
       {"threads_per_rank", "threads"},
       {"optimizer.params.eps", "eps"},
       {"optimizer.params.betas", "betas"},

@@ -330,6 +330,7 @@ KeyTopic refused_keys() {
          "ckpt_convert_format ckpt_convert_save ckpt_convert_update_legacy_dist_opt_format");
   refuse("every document is drawn", "sample_rate", {"1", "1.0"});
   refuse("biases on QKV alone are not supported", "add_qkv_bias");
+  refuse("say num_kv_heads", "attention_type", {"\"groupedquery\""});
   return t;
 }
 

@@ -300,6 +300,8 @@ void Resolver::schedule() {
            "warm-up of " + str(integer("lr_warmup_iters")) + " " + text("lr_schedule_unit") + " is longer than " +
                length + ": shorten it, or say warmup=0.01, a share of them");
   }
+  if (const Setting* part = given("decay_lr_to"); part != nullptr && known({"optimizer.params.lr"}))
+    set("min_lr", part->value.get<double>() * real("optimizer.params.lr"));
   if (known({"min_lr", "optimizer.params.lr"}) && real("min_lr") > real("optimizer.params.lr"))
     fail({"min_lr", "optimizer.params.lr"}, "min_lr " + shown(value("min_lr")) + " is above the peak learning rate " +
                                                 shown(value("optimizer.params.lr")));

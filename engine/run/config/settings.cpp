@@ -35,6 +35,7 @@ const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
       {{"lr_wsd_decay_iters"}, {"lr_wsd_decay_samples"}},
       {{"virtual_chunks"}, {"num_layers_per_virtual_pipeline_stage"}},
       {{"train_iters"}, {"train_samples"}},
+      {{"min_lr"}, {"decay_lr_to"}},
       {{"data_path", "split"},
        {"train_data_paths", "train_data_weights", "valid_data_paths", "valid_data_weights", "test_data_paths",
         "test_data_weights"}}};

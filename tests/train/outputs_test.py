@@ -240,6 +240,16 @@ class Programs(unittest.TestCase):
                 self.assertNotIn("FAIL", done.out)
                 self.assertIn("logits", done.out)
 
+    def test_reference_of_what_was_not_done(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch) / "model"
+            shutil.copytree(MODELS[0], copy)
+            trajectory = json.loads((copy / "trajectory.json").read_text())
+            self.assertLess(max(s["grad_norm"] for s in trajectory["trajectory"]), trajectory["clip"], "never clipped")
+            (copy / "trajectory.json").write_text(json.dumps({**trajectory, "clip": None, "documents": None}))
+            done = run_program("reference_check", copy)
+            self.assertEqual(done.code, 0, str(done))
+
     def test_reference_law_can_fail(self):
         for model, victim in ((MODELS[0], "model.safetensors"), (MODELS[2], "model.safetensors"), (MODELS[4], "step1_gradients.safetensors")):
             with self.subTest(f"{model.name} {victim}"), tempfile.TemporaryDirectory() as scratch:

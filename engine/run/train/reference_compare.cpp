@@ -147,20 +147,21 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides, i
   run.model.recompute = said.recompute, run.model.dtype = said.dtype, run.model.fp8 = said.fp8;
   run.model.sequence_chunk = said.sequence_chunk, run.model.offload = said.offload;
   run.model.hidden_dropout = run.model.attention_dropout = 0.0f;  // a dump holds no masks: it is made without
-  if (d.trajectory.contains("documents")) {
-    const nlohmann::json& said = d.trajectory.at("documents");
+  // Python's None, null here, is what was not done.
+  if (const auto documents = d.trajectory.find("documents"); documents != d.trajectory.end() && !documents->is_null()) {
     DocumentRules& rules = run.data.documents;
-    rules.eod_token = said.at("eod_token");
-    rules.mask_loss = said.value("eod_mask_loss", false);
-    rules.reset_attention = said.value("reset_attention_mask", false);
-    rules.reset_positions = said.value("reset_position_ids", false);
+    rules.eod_token = documents->at("eod_token");
+    rules.mask_loss = documents->value("eod_mask_loss", false);
+    rules.reset_attention = documents->value("reset_attention_mask", false);
+    rules.reset_positions = documents->value("reset_position_ids", false);
   }
 
   const nlohmann::json& o = d.trajectory.at("optimizer");
   run.optim.lr = o.at("lr"), run.optim.min_lr = run.optim.lr;
   run.optim.beta1 = o.at("betas").at(0), run.optim.beta2 = o.at("betas").at(1);
   run.optim.eps = o.at("eps"), run.optim.weight_decay = o.at("weight_decay");
-  run.optim.clip = d.trajectory.value("clip", 0.0);
+  const auto clip = d.trajectory.find("clip");
+  run.optim.clip = clip == d.trajectory.end() || clip->is_null() ? 0.0 : clip->get<double>();
   run.optim.warmup_iters = 0;
   run.optim.decay = LrDecay::kConstant;
   return run;

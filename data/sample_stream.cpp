@@ -23,6 +23,13 @@ std::string short_number(double value) {
   return printed("%.6g", value);
 }
 
+bool holds_tokens(const TokenFile& file, SequenceRange range) {
+  file.check_unchanged();
+  for (int64_t s = range.first; s < range.last; ++s)
+    if (file.length(s) > 0) return true;
+  return false;
+}
+
 void check_numbers(const DataConfig& c) {
   if (c.seq_length < 1) throw_bad_config("seq_length: " + std::to_string(c.seq_length) + " must be at least 1");
   if (c.seq_length >= (int64_t{1} << 40))
@@ -127,6 +134,8 @@ void SampleStream::build(Split split, const std::vector<WeightedPrefix>& prefixe
     } else if (range->count() == 0) {
       made.absent = prefixes[k].prefix + " has " + std::to_string(file->sequences()) +
                     " sequences, and none of them falls into it";
+    } else if (split != Split::kTrain && !holds_tokens(*file, *range)) {
+      made.absent = prefixes[k].prefix + " has only empty sequences in it";
     } else {
       blend_size += blend_share(wanted, made.weights[k]);
       made.sets.emplace_back(std::move(file), *range, seq_length_,

@@ -105,6 +105,25 @@ TEST_F(Streams, RequestedEvaluationWithoutSamplesIsRefused) {
   expect_error(ExitCode::kBadConfig, {"train", "split"}, [&] { SampleStream stream(config_); });
 }
 
+// The last document has no token, and one share is that document.
+TEST_F(Streams, ASplitOfEmptySequencesIsAbsent) {
+  std::vector<int> lengths(20, 25);
+  lengths.back() = 0;
+  test::write_pair(dir_.file("ends"), lengths, 10000);
+  config_.data = {{dir_.file("ends")}};
+  config_.split = "16,3,1";
+  config_.eval_interval = 5;
+  config_.eval_iters = 1;
+  const SampleStream stream(config_);
+  EXPECT_TRUE(stream.has(Split::kValid));
+  EXPECT_FALSE(stream.has(Split::kTest));
+  EXPECT_NE(stream.describe().find("ends has only empty sequences in it"), std::string::npos) << stream.describe();
+  config_.split = "19,1,0";
+  expect_error(ExitCode::kBadConfig, {"valid", "only empty sequences", "eval_iters=0"},
+               [&] { SampleStream refused(config_); });
+  EXPECT_GT(SampleStream(config_, EvalCheck::kLeaveOut).size(Split::kTrain), 0);
+}
+
 TEST_F(Streams, SeparateFilesPerSplit) {
   config_.data.clear();
   config_.train = {{dir_.file("a")}};

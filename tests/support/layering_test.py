@@ -20,7 +20,10 @@ GOOD = {
     "model/c.h": OPENING + '#include "engine/base/ops/b.h"\n#include "parallel/sites/e.h"\n',
     "parallel/sites/e.h": OPENING + '#include "compression/f.h"\n',
     "compression/f.h": OPENING,
-    "parallel/wire/g.cpp": OPENING + "#include <mpi.h>\nvoid f() { MPI_Barrier(0); }\n",
+    "parallel/wire/g.cpp": OPENING + "#include <mpi.h>\n// MPI_Wait would block\nvoid f() { MPI_Isend(0), MPI_Ibarrier(0), MPI_Testsome(0); }\n",
+    "parallel/wire/raw_mpi_bench.cpp": OPENING + "#include <mpi.h>\nvoid f() { MPI_Barrier(0); }\n",
+    "parallel/wire/transport_mpi.cpp": OPENING + "#include <mpi.h>\nvoid f() { MPI_Allgather(0); }\n",
+    "tests/comm/plain.cpp": OPENING + "#include <mpi.h>\nvoid f() { MPI_Allreduce(0); }\n",
     "engine/run/train/h.cpp": OPENING + '#include "model/c.h"\n#include "engine/run/trace/i.h"\n',
     "engine/run/trace/i.h": OPENING,
     "engine/run/bench/j.cpp": OPENING + '#include "engine/run/trace/i.h"\n',
@@ -29,6 +32,10 @@ GOOD = {
     "data/big_table.inc": OPENING + "0,\n" * 700,
 }
 
+# One of each kind of call that returns only when another rank has done its part.
+BLOCKING = ["MPI_Wait", "MPI_Waitall", "MPI_Waitsome", "MPI_Probe", "MPI_Mprobe", "MPI_Recv", "MPI_Mrecv", "MPI_Send", "MPI_Ssend", "MPI_Rsend", "MPI_Sendrecv",
+            "MPI_Barrier", "MPI_Bcast", "MPI_Gatherv", "MPI_Allgather", "MPI_Scatter", "MPI_Alltoallv", "MPI_Reduce", "MPI_Allreduce", "MPI_Reduce_scatter_block",
+            "MPI_Scan", "MPI_Exscan", "MPI_Neighbor_alltoall", "MPI_Win_fence", "PMPI_Wait"]
 # what is wrong, and what must be said of it (None: blamed on another file)
 BAD = {
     "engine/base/core/up.h": (OPENING + '#include "engine/base/ops/b.h"\n', "must not include"),
@@ -44,6 +51,7 @@ BAD = {
     "model/sees_tests.cpp": (OPENING + '#include "tests/t.cpp"\n', "only tests"),
     "optim/mpi_header.cpp": (OPENING + "#include <mpi.h>\n", "MPI is used"),
     "optim/mpi_call.cpp": (OPENING + "void f() { MPI_Barrier(0); }\n", "MPI is used"),
+    **{f"parallel/wire/blocks{i}.cpp": (OPENING + f"#include <mpi.h>\nvoid f() {{ {call}(0); }}\n", f"{call} blocks") for i, call in enumerate(BLOCKING)},
     "data/log.cpp": (OPENING + "#include <spdlog/spdlog.h>\n", "spdlog stays"),
     "data/dnnl.cpp": (OPENING + "#include <oneapi/dnnl/dnnl.hpp>\n", "oneDNN"),
     "model/nccl.cpp": (OPENING + "#include <nccl.h>\n", "NCCL stays"),

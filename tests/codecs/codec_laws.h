@@ -370,9 +370,9 @@ inline void check_non_finite_law(const Codec& codec, const LawOptions& options) 
   }
 }
 
-// Hostile payloads decode to anything or throw Error(kBadData); where lengths are fixed, a wrong one throws.
+// Hostile payloads decode to anything or throw Error(kBadData). A wrong length throws: framed payloads, too, say
+// how long they are.
 inline void check_hostile_laws(const Codec& codec, const LawOptions& options) {
-  const Traits traits = codec.traits();
   std::mt19937_64 rng(99);
   const auto attempt = [&](const Bytes& payload, int64_t n, bool must_throw, const char* what) {
     const Bytes before(static_cast<size_t>(n) * 4, std::byte{0});
@@ -392,7 +392,6 @@ inline void check_hostile_laws(const Codec& codec, const LawOptions& options) {
     if (n == 0 || n > 5000) continue;
     SCOPED_TRACE(codec.name() + ", " + std::to_string(n) + " elements");
     const Bytes good = encode_bytes(codec, make_data(DataKind::kHeavyTail, n, 8), law_msg(), nullptr, options);
-    const bool exact = !traits.framed;
     for (int i = 0; i < options.fuzz; ++i) {
       Bytes p = good;
       for (std::byte& b : p) b = static_cast<std::byte>(rng());
@@ -403,17 +402,65 @@ inline void check_hostile_laws(const Codec& codec, const LawOptions& options) {
       attempt(p, n, false, "flipped bits");
       p = good;
       if (!p.empty()) p.resize(rng() % p.size());
-      attempt(p, n, exact && !good.empty(), "a truncated payload");
+      attempt(p, n, !good.empty(), "a truncated payload");
       if (::testing::Test::HasFailure()) return;
     }
     Bytes p = good;
     p.push_back(std::byte{0});
-    attempt(p, n, exact, "a payload one byte too long");
+    attempt(p, n, true, "a payload one byte too long");
     p.assign(good.size(), std::byte{0});
     attempt(p, n, false, "zero bytes");
     p.assign(good.size(), std::byte{0xff});
     attempt(p, n, false, "bytes of ones");
-    attempt({}, n, exact && !good.empty(), "an empty payload");
+    attempt({}, n, !good.empty(), "an empty payload");
+  }
+}
+
+// Law 9 for payloads of several frames, which the sizes above do not reach: a cut anywhere, also where a frame ends,
+// and frames that are whole but too few, too many or of other lengths than their places have. Each is Error(kBadData).
+inline void check_frame_laws(const Codec& codec, const LawOptions& options) {
+  const Traits traits = codec.traits();
+  if (!traits.framed || traits.granule == 0) return;
+  SCOPED_TRACE(codec.name());
+  const int64_t n = 2 * traits.granule + 37;
+  const std::vector<float> x = make_data(DataKind::kHeavyTail, n, 9);
+  const Bytes good = encode_bytes(codec, x, law_msg(), nullptr, options);
+  std::vector<Bytes> frames;  // the payload of a message is that of its pieces
+  for (int64_t first = 0; first < n; first += traits.granule) {
+    Msg msg = law_msg();
+    msg.first = first;
+    const int64_t count = std::min(traits.granule, n - first);
+    const auto piece = std::span(x).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+    frames.push_back(encode_bytes(codec, piece, msg, nullptr, options));
+  }
+  const auto joined = [&](std::initializer_list<size_t> order) {
+    Bytes all;
+    for (const size_t f : order) all.insert(all.end(), frames[f].begin(), frames[f].end());
+    return all;
+  };
+  ASSERT_TRUE(joined({0, 1, 2}) == good) << "the pieces are not the frames: nothing is tested";
+  const auto expect_refused = [&](const Bytes& payload, const std::string& what) {
+    const Bytes before(static_cast<size_t>(n) * 4, std::byte{0});
+    try {
+      decode_raw(codec, payload, before, DType::f32, false, law_msg(2), options);
+      ADD_FAILURE() << what << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kBadData) << what << ": " << e.what();
+    }
+  };
+  expect_refused(joined({0}), "the first frame alone");
+  expect_refused(joined({0, 1}), "a payload without its last frame");
+  expect_refused(joined({1, 2}), "a payload without one of its long frames");
+  expect_refused(joined({0, 2}), "a payload without its middle");
+  expect_refused(joined({0, 2, 1}), "a short frame in the place of a long one");
+  expect_refused(joined({0, 1, 0}), "a long frame in the place of a short one");
+  expect_refused(joined({0, 1, 2, 2}), "a frame behind the last");
+  expect_refused(joined({0, 1, 1, 2}), "a frame sent twice");
+  std::mt19937_64 rng(98);
+  for (int i = 0; i < 60; ++i) {
+    const size_t length = rng() % good.size();
+    expect_refused(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length)),
+                   "a cut behind byte " + std::to_string(length));
   }
 }
 
@@ -468,6 +515,7 @@ inline void check_codec_laws(const Codec& codec, const LawOptions& options = {})
   check_value_laws(codec, options);
   check_non_finite_law(codec, options);
   check_hostile_laws(codec, options);
+  check_frame_laws(codec, options);
   check_promises(codec, options);
 }
 

@@ -213,10 +213,20 @@ class Programs(unittest.TestCase):
                 process.wait()
 
     def test_dry_run_of_the_20b_recipe(self):
-        done = run_program("train", "--config", ROOT / "configs/gpt20b.json", "--dry-run")
-        self.assertEqual(done.code, 0, str(done))
-        self.assertIn("20554567680", done.out)
-        self.assertIn("20552417280", done.out)
+        # It allocates nothing of what it prices (weights of one rank alone, in 16 bits, are 5 GB) and needs no accelerator: none is to be seen.
+        limit = 1 << 30
+        for device in ("cpu", "cuda"):
+            with self.subTest(device), tempfile.TemporaryFile() as out:
+                process = subprocess.Popen([BUILD / "train", "--config", ROOT / "configs/gpt20b.json", "--dry-run", f"device={device}"],
+                                           env=environment({"CUDA_VISIBLE_DEVICES": ""}), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+                _, status, used = os.wait4(process.pid, 0)  # of this process, where RUSAGE_CHILDREN has the largest of all so far
+                process.returncode = os.waitstatus_to_exitcode(status)
+                out.seek(0)
+                said = out.read().decode(errors="replace")
+                self.assertEqual(process.returncode, 0, said)
+                self.assertIn("20554567680", said)
+                self.assertIn("20552417280", said)
+                self.assertLess(used.ru_maxrss << 10, limit)
 
     def test_dry_run_of_every_config(self):
         for path in sorted((ROOT / "configs").glob("*.json")):

@@ -26,6 +26,16 @@ class Replay(RunCase):
                     self.assertNotEqual(resolved["pipe_partition_method"], "time")
                 self.assert_same_run(first, second)
 
+    def test_the_cpu_takes_deterministic_false_and_stays_deterministic(self):
+        # The key buys speed on GPUs alone: two runs without it are equal, and equal to one with it, coded and on several threads.
+        keys = {**TINY, "zero_optimization": {"stage": 1}, "threads_per_rank": 2, "compression": "thinwire"}
+        runs = [self.config(f"{name}{n}", **keys, deterministic=name == "true") for n, name in enumerate(("true", "false", "false"))]
+        for n, config in enumerate(runs):
+            done = self.train(config, ranks=2, expect=0)
+            (self.assertIn if n > 0 else self.assertNotIn)("the CPU is always deterministic", done.out + done.err)
+        for config in runs[1:]:
+            self.assert_same_run(runs[0], config)
+
     def test_critical_gradients_are_decided_by_the_plan(self):
         # 4 bits for what nothing hides, 8 for the rest: in the bytes of two equal runs, between those of 4 and of 8 for all.
         few, many = ({"site": "dp.gradient", "codec": "block_int", "bits": bits, "residual": "error_feedback"} for bits in (4, 8))

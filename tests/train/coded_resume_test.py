@@ -222,6 +222,25 @@ class CodedResume(RunCase):
                         sums = [residual_sums(checkpoints_in(d)[-1]) for d in (before, saved)]
                         self.assert_same_sums(*sums, 1 / 128 if name == "sums" else 1e-6)
 
+    def test_other_residuals_start_at_zero_beside_sums_that_stay(self):
+        # Only those of dp.gradient are sums over data ranks. The log has to say both, and the first step is skipped, which leaves all as it was loaded.
+        rules = {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 2, "residual": "error_feedback"},
+                 "pp.backward": {"codec": "block_int", "bits": 2, "residual": "lazy"}}
+        keys = {**MODEL, **PIPE, **ZERO1, "no_weight_tying": True, "train_batch_size": 12, "lr_decay_iters": 6, "save_interval": 0, "compression": rules}
+        base = self.config("two_data_ranks", **{**keys, "train_iters": 2})
+        self.train(base, ranks=4, expect=0)
+        before = checkpoints_in(self.run_dir(base) / "checkpoints")[-1]
+        config = self.config("three_data_ranks", **{**keys, "train_iters": 3, "load": str(before.parent)})
+        done = self.train(config, ranks=6, faults=[{"at": "grad", "step": 3, "rank": 1, "do": "nan"}], expect=0)
+        self.assertIn("residuals of dp.gradient are dealt out anew", done.out + done.err)
+        self.assertIn("other residuals and warm starts of the compression start at zero", done.out + done.err)
+        after = checkpoints_in(self.run_dir(config) / "checkpoints")[-1]
+        self.assert_same_sums(residual_sums(before), residual_sums(after), 1e-6)
+        of_pipeline = lambda saved: [any(data) for name, (_, _, data) in read_checkpoint(saved)["tensors"].items() if "coding/pp.backward/" in name and "residual" in name]
+        self.assertTrue(any(of_pipeline(before)))
+        self.assertTrue(of_pipeline(after))
+        self.assertFalse(any(of_pipeline(after)))
+
     def assert_same_sums(self, before, after, tolerance):
         self.assertEqual(sorted(before), sorted(after))
         self.assertTrue(before)

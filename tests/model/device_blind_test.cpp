@@ -105,17 +105,29 @@ RunConfig config_of(bool parallel, DType dtype, Recompute recompute) {
   return run;
 }
 
-std::vector<double> losses(const RunConfig& run, Device& device, const OpTable& ops) {
+struct Trained {
+  std::vector<double> numbers;  // loss and norm of each step
+  std::vector<float> weights;   // the masters behind the last
+};
+
+Trained train(const RunConfig& run, Device& device, const OpTable& ops) {
   Replica replica(run, &device, &ops, true);
   replica.set_fresh_weights();
   BareTraining training(replica);
-  std::vector<double> result;
+  Trained result;
   int64_t next = 0;
   for (int i = 0; i < 3; ++i) {
     const auto batch = [&] {
       return synthetic_batch(next++, run.data.micro_batch, run.data.seq_length, run.model.vocab);
     };
-    result.push_back(training.take_step(2, batch).loss);
+    const StepOutcome outcome = training.take_step(2, batch);
+    EXPECT_FALSE(outcome.skipped) << outcome.non_finite;
+    result.numbers.push_back(outcome.loss), result.numbers.push_back(outcome.grad_norm);
+  }
+  for (const OwnedPiece& piece : replica.store().owned()) {
+    std::vector<float> values(static_cast<size_t>(piece.master.count()));
+    replica.read(piece.master, values.data());
+    result.weights.insert(result.weights.end(), values.begin(), values.end());
   }
   return result;
 }
@@ -130,7 +142,10 @@ TEST(DeviceBlind, AStepRunsOnUnreadableMemoryWithTheSameBits) {
         const RunConfig run = config_of(parallel, dtype, recompute);
         const std::unique_ptr<Device> cpu = make_cpu_device();
         FakeDevice fake;
-        EXPECT_EQ(losses(run, fake, table), losses(run, *cpu, cpu_ops()));
+        const Trained blind = train(run, fake, table), seeing = train(run, *cpu, cpu_ops());
+        EXPECT_EQ(blind.numbers, seeing.numbers);
+        EXPECT_FALSE(blind.weights.empty());
+        EXPECT_TRUE(blind.weights == seeing.weights) << "the last update differs, which no loss has seen";
         EXPECT_EQ(regions.regions(), 0u);  // arenas gave everything back
       }
     }

@@ -195,8 +195,11 @@ TEST(StepGraph, OpsThatAreTimedAreAsDeterministicAsBefore) {
 
 TEST(StepGraph, TheCpuTakesTheKeyAndIgnoresIt) {
   const std::unique_ptr<Device> cpu = make_cpu_device();
+  const Trained plain = train(config_of({}), *cpu, cpu_ops());
   const Trained graphs = train(config_of({"cuda_graphs=true"}), *cpu, cpu_ops());
   EXPECT_EQ(graphs.replays, 0);
+  EXPECT_EQ(graphs.updates, kSteps - 1);
+  expect_equal(plain, graphs);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ bool ByteSource::fill() {
   for (;;) {
     const ssize_t n = ::read(file_.get(), buffer_.data() + end_, buffer_.size() - end_);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_bad_data(path_ + ": cannot read: " + std::strerror(errno));
+    if (n < 0) throw_io(path_ + ": cannot read: " + std::strerror(errno));
     end_ += static_cast<size_t>(n);
     return n > 0;
   }

@@ -21,7 +21,7 @@ inline constexpr size_t kLongestJsonLine = size_t{64} << 20;
 size_t safe_cut(std::string_view text, size_t limit);
 
 // Bytes of a file through one fixed buffer. A UTF-8 byte order mark is skipped, UTF-16 is refused.
-// Throws Error(kBadData) naming the file if it cannot be opened or read.
+// Throws Error(kBadData) if it cannot be opened, Error(kIo) if it cannot be read, naming the file.
 class ByteSource {
  public:
   explicit ByteSource(const std::string& path);

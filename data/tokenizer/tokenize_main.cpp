@@ -40,7 +40,7 @@ Tokenizers: byte (256 ids; 257 with --append-eod), bpe:tokenizer.json (GPT-NeoX,
 sentencepiece:FILE.model. Megatron's words work too: --vocab-file vocab.json --merge-file merges.txt. What a tokenizer.json puts
 around a text (Llama 3: <|begin_of_text|>) stands around every document, in front of the end that --append-eod adds.
 --tokenizer-type Llama2Tokenizer puts the model's <s> in front of every document, as in Megatron-LM.
-Exit codes: 0 done, 64 wrong command line, 65 bad input or tokenizer (file:line is named), 73/74 cannot write, 75 interrupted.
+Exit codes: 0 done, 64 wrong command line, 65 bad input or tokenizer (file:line is named), 73 cannot write, 74 I/O error, 75 interrupted.
 Example: tokenize --input books.txt --tokenizer byte --output data/books)";
 
 void tokenize(const std::string& spec, const TokenizeOptions& options, bool quiet) {

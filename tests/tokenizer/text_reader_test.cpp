@@ -212,5 +212,10 @@ TEST_F(TextReader, MissingFiles) {
   expect_error(ExitCode::kBadData, "is a directory", [&] { LineReader reader(directory_.string()); });
 }
 
+// A disk that does not answer is no damaged text: reading address 0 of this process gives EIO.
+TEST_F(TextReader, ReadErrorsAreNoBadData) {
+  expect_error(ExitCode::kIo, "/proc/self/mem: cannot read", [] { LineReader reader("/proc/self/mem"); });
+}
+
 }  // namespace
 }  // namespace thinwire::test::text_reader_test

@@ -16,7 +16,7 @@ from run_support import BUILD, ROOT, RunCase, checkpoints_in, environment, main,
 
 STEP_KEYS = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "wall_s", "step_ms", "samples_per_s",
              "tokens_per_s", "model_tflops_per_rank", "mfu", "memory_peak_bytes", "comm", "time_ms", "non_finite"}
-PROGRAMS = ["train", "tokenize", "checkpoint", "generate", "reference_check", "report", "bench"]
+PROGRAMS = ["train", "tokenize", "checkpoint", "generate", "reference_check", "report", "bench", "plan"]
 MODELS = sorted(p for p in (ROOT / "tests/golden/models").iterdir() if p.is_dir())
 
 

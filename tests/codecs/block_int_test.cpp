@@ -356,6 +356,20 @@ TEST(BlockInt, SignedScaleIsBetterThanBothPublishedChoices) {
   }
 }
 
+// The secondary copy of zeropp relies on it: weights that were received go through the codec once more.
+TEST(BlockInt, DecodedWeightsCodedAgainAreTheSame) {
+  for (int64_t block : {128, 2048}) {
+    const auto codec = make(8, block, "fp32");
+    const auto weights = test::make_data(test::DataKind::kGaussian, 5 * block + 17);
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const auto sent = test::as_floats(test::as_dtype(weights, dtype), dtype);
+      const Bytes received = test::as_dtype(round_trip(*codec, sent), dtype);
+      const Bytes again = test::as_dtype(round_trip(*codec, test::as_floats(received, dtype)), dtype);
+      EXPECT_TRUE(again == received) << block << " " << size_of(dtype);
+    }
+  }
+}
+
 // ---- stochastic rounding -------------------------------------------------------------------------------------------
 TEST(BlockInt, StochasticRoundingIsUnbiasedElementByElement) {
   // A draw is one of the two neighbouring levels: variance at most step^2 / 4. The mean of K draws is within

@@ -131,25 +131,13 @@ def shown(words, folder, build):
     return re.sub(r" --name tables-\d+", "", line)
 
 
-def launch(command, limit):
-    """Runs mpirun or the lab's; returns (exit code, what it said last)."""
-    code, out, err = measured.run(command, limit)
-    return code, (err or out).strip()[-800:]
-
-
 def train(front, build, keys, run_dir, limit, may_stop=False):
-    """Runs train; returns (lines of metrics.jsonl, log.txt, seconds). may_stop: its own time limit may end it."""
+    """Runs train; returns (lines of metrics.jsonl, log.txt, seconds, the command). may_stop: its own time limit may end it."""
     shutil.rmtree(run_dir, ignore_errors=True)
     command = [*front, os.path.join(build, "train"), *keys, f"run_dir={run_dir}"]
     start = time.monotonic()
-    code, said = launch(command, limit)
-    seconds = time.monotonic() - start
-    result = read_run(run_dir, code, said, may_stop)
-    shutil.rmtree(run_dir, ignore_errors=True)
-    return (*result, seconds, command)
-
-
-def read_run(run_dir, code, said, may_stop):
+    code, out, err = measured.run(command, limit)
+    seconds, said = time.monotonic() - start, (err or out).strip()[-800:]
     try:
         with open(os.path.join(run_dir, "status.json"), encoding="utf-8") as f:
             state = json.load(f)
@@ -161,7 +149,9 @@ def read_run(run_dir, code, said, may_stop):
         raise CellError(f"exit {code} though the run had finished: {said}")
     lines = measured.read_cells(os.path.join(run_dir, "metrics.jsonl"))
     with open(os.path.join(run_dir, "log.txt"), encoding="utf-8") as f:
-        return lines, f.read()
+        log = f.read()
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return lines, log, seconds, command
 
 
 def decided_at(log):
@@ -212,26 +202,6 @@ def agrees(site, row):
 def alone_front(lab, ranks, run_dir):
     """The words in front of train that start one run per host, each in a folder of its own. Without the launcher's variables they are runs of one rank."""
     return [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + run_dir + "/$k"]
-
-
-def work_alone(lab, build, folder, ranks, micro, seconds, keys):
-    """The work of a data-parallel rank without any communication: so many ranks at once, each a run of its own, bound as theirs are."""
-    run_dir = os.path.join(folder, "run")
-    lab.be(ranks, "none")
-    shutil.rmtree(run_dir, ignore_errors=True)
-    os.makedirs(run_dir)
-    command = [*alone_front(lab, ranks, run_dir), os.path.join(build, "train"), "--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}",
-               "gradient_accumulation_steps=1", f"exit_duration_in_mins={seconds / 60:.3f}", *keys]
-    _, said = launch(command, 240)
-    lines = [read_run(os.path.join(run_dir, str(r)), 0, said, True)[0] for r in range(ranks)]
-    each = [summary(x, 4) for x in lines]
-    shutil.rmtree(run_dir, ignore_errors=True)
-    # Replicas are as fast as the slowest of them in each step, whether they communicate or not.
-    ms = statistics.median(max(of) for of in zip(*([x["step_ms"] for x in rank if "loss" in x][4:] for rank in lines)))
-    tokens = sum(e["tokens_per_step"] for e in each) / ms * 1e3
-    return {"step_ms": ms, "step_ms_low": min(e["step_ms_low"] for e in each), "step_ms_high": max(e["step_ms_high"] for e in each), "exposed_ms": 0.0, "sites": {},
-            "tokens_per_s": tokens, "steps": min(e["steps"] for e in each), "said": f"{ms:.0f} ms, {tokens:.0f} tok/s over {ranks} ranks, each alone",
-            "command": shown(command, folder, build)}
 
 
 class Stopped:

@@ -38,7 +38,7 @@ import compression_page
 from compression_adapt import LAYOUTS, RATES
 from compare_pytorch import ddp_peer
 from compression_cells import (ACCUMULATION, Store, agrees, decided_at, final_loss, fortunes, fortunes_and_manual, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
-                               text, train, work_alone)
+                               text, train)
 from measured import ROOT, CellError, Parser, emulated, ends, need
 
 PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
@@ -235,22 +235,12 @@ class Tables:
         words = {"preset": preset, "layout": layout, "rate": rate, "micro": micro, "accumulation": accumulation, "data": data, "zero": zero if data > 1 else 0}
         self.cell(table, key, words, what)
 
-    def alone(self, lab, key, ranks, micro):
-        seconds = self.o.seconds or 4 + 6 * micro * max(1, ranks // (os.cpu_count() or 1))
-        keys = [f"train_iters={SPEED_ITERS}", *self.text_keys, *self.o.keys]
-        self.cell("speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks},
-                  lambda: work_alone(lab, self.o.build, self.store.folder, ranks, micro, seconds, keys))
-
     def speed(self):
         with emulated() as lab:
             for round_ in range(1, self.o.rounds + 1):
                 mark = f" round {round_}" if round_ > 1 else ""
                 for layout in LAYOUTS:
-                    ranks = layout_keys(layout)[1]
-                    replicas = layout in ("1x2x1", "1x4x1")
-                    for micro in (1, 8) if replicas else (1,):
-                        if replicas:
-                            self.alone(lab, f"speed {layout} mb {micro} alone{mark}", ranks, micro)
+                    for micro in (1, 8) if layout in ("1x2x1", "1x4x1") else (1,):
                         if layout == "1x4x1" and micro == 8:  # two ranks a core: only what has a target
                             self.clock(lab, "speed", f"speed {layout} mb {micro} 100mbit thinwire{mark}", "thinwire", layout, "100mbit", micro)
                             continue

@@ -223,10 +223,6 @@ def loss_words(got):
     return f"{gap:+.2f} ± {half:.2f}" if seeds > 1 else f"{gap:+.2f}, one seed"
 
 
-def loss_verdict(got):
-    return verdict(got[0] - got[1], got[0] + got[1], most=LOSS_AT_MOST)
-
-
 def targets(kinds):
     """Rows of the table of targets: words, then per kind of core what was measured and the verdict."""
     rows = []
@@ -291,7 +287,7 @@ def systems(kinds, loss):
         got = [c.over_bf16(layout, micro, rate, preset) for c in kinds]
         of = loss.get((layout, preset + "@1")) or loss.get((layout, preset))
         lines.append((layout, -(got[0] or (0,))[0], [f"`{preset}`" + (f" {layout}" if layout != "1x2x1" else ""), *("–" if g is None else f"{g[0]:.2f}" for g in got), f"{of[3]:.1f}" if of else "–",
-                      *(("lossless", MET) if preset in LOSSLESS else (loss_words(of), loss_verdict(of)) if of else ("–", "–"))]))
+                      *(("lossless", MET) if preset in LOSSLESS else (loss_words(of), verdict(of[0] - of[1], of[0] + of[1], most=LOSS_AT_MOST)) if of else ("–", "–"))]))
     head = ["preset", *(f"speed / bf16, {c.name}" for c in kinds), "fewer bytes than fp32", "loss, %", f"at most {LOSS_AT_MOST} %"]
     return measured.table(head, [cells for *_, cells in sorted(lines, key=lambda x: x[:2])])
 

@@ -16,10 +16,6 @@ def data_address(i):
     return f"10.99.0.{i + 1}"
 
 
-def control_address(i):
-    return f"10.98.0.{i + 1}"
-
-
 HEAD_ADDRESS = "10.98.0.254"
 
 
@@ -85,7 +81,7 @@ def connect(switch, head, hosts):
     lines += ["link set lo up", "link set data up", "link set control up"]
     batch(switch, lines)
     for i, host in enumerate(hosts):
-        batch(host, ["link set lo up", f"addr add {data_address(i)}/24 dev eth0", "link set eth0 up", f"addr add {control_address(i)}/24 dev ctl0", "link set ctl0 up"])
+        batch(host, ["link set lo up", f"addr add {data_address(i)}/24 dev eth0", "link set eth0 up", f"addr add 10.98.0.{i + 1}/24 dev ctl0", "link set ctl0 up"])
     batch(head, ["link set lo up", f"addr add {HEAD_ADDRESS}/24 dev ctl0", "link set ctl0 up"])
 
 

@@ -158,11 +158,6 @@ class Emulated:
             self.call("rate", rate)
             self.rate = rate
 
-    def at_any_rate(self):
-        """Two hosts, as fast as the machine copies."""
-        self.be(2, "none")
-        return self
-
     def down(self, always=False):
         """always: also what an earlier process left under this name."""
         if self.hosts or always:

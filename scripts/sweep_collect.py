@@ -202,11 +202,6 @@ def hashable(value):
     return json.dumps(value, sort_keys=True) if isinstance(value, (list, dict)) else value
 
 
-def values_of(point):
-    """What a point has on the axes; `list` is the name of its entry."""
-    return {**point.axes, "seed": point.axes.get("seed", point.seed)}
-
-
 def device_of(path):
     """What the run's log says it ran on."""
     try:
@@ -247,7 +242,7 @@ class Sweep:
         self.store = sweep_store.Sweep(folder)
         self.plan = sweep_json.parse("plan.json", self.store.facts["plan_text"])
         self.points = self.store.points()
-        self.values = [values_of(p) for p in self.points]
+        self.values = [{**p.axes, "seed": p.axes.get("seed", p.seed)} for p in self.points]  # on the axes; `list` is the name of an entry
         self.axes = Axes(self.plan, self.values)
         self.curves = {}
 

@@ -25,8 +25,8 @@ def facts_of(plan, points, created):
             "points": [dict(vars(p)) for p in points]}
 
 
-def program(build, name="train"):
-    path = os.path.join(build, name)
+def program(build):
+    path = os.path.join(build, "train")
     if not os.access(path, os.X_OK):
         raise sweep_store.StoreError(f"{path} is not there; build it (scripts/quickstart.sh shows how) or name its folder with THINWIRE_BUILD")
     return path

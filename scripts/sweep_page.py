@@ -34,10 +34,6 @@ RULES = {"more": "is above in every seed, and by at least {noise} % on average",
          "between": "the ratio lies between {low} and {high}", "ordered": "each above the one before by at least {noise} %", "not_told": "–"}
 
 
-class PageError(StoreError):
-    """One message for the user."""
-
-
 def value_of(text):
     """A cell of the CSV as it was: number, JSON or text."""
     if text == "":
@@ -57,9 +53,9 @@ class FromCsv(sweep_collect.Sweep):
             with open(os.path.join(folder, "results.csv"), encoding="utf-8", newline="") as f:
                 rows = {r["id"]: {k: r[k] if k in ("id", "baseline", "reason") else value_of(r[k]) for k in r} for r in csv.DictReader(f)}
         except OSError as e:
-            raise PageError(f"{folder}: no results.csv ({e.strerror}); run `scripts/sweep collect` first") from None
+            raise StoreError(f"{folder}: no results.csv ({e.strerror}); run `scripts/sweep collect` first") from None
         if set(rows) != {p.id for p in self.points}:
-            raise PageError(f"{folder}: results.csv is not of these points; run `scripts/sweep collect` again")
+            raise StoreError(f"{folder}: results.csv is not of these points; run `scripts/sweep collect` again")
         self.rows = [rows[p.id] for p in self.points]
         self.choose_loss()
 
@@ -72,7 +68,7 @@ def matching(sweep, wanted):
     wanted = {"list" if k == "name" else k: v for k, v in wanted.items()}
     unknown = [k for k in wanted if k not in sweep.axes.columns]
     if unknown:
-        raise PageError(f"claims: {unknown[0]} is no axis of the plan (axes: {', '.join(sweep.axes.columns)})")
+        raise StoreError(f"claims: {unknown[0]} is no axis of the plan (axes: {', '.join(sweep.axes.columns)})")
     found = {}
     for row, values in zip(sweep.rows, sweep.values):
         if all(values.get(k) == v for k, v in wanted.items()) and row["state"] == "finished":
@@ -158,10 +154,6 @@ def judge_order(sweep, claim):
 
 def rule_text(claim):
     return RULES[claim["rule"]].format(**claim) + (f", and is half to twice {claim['size']} %" if "size" in claim else "")
-
-
-def verdict_text(verdict):
-    return verdict if verdict == OPEN else f"**{verdict}**"
 
 
 def counted(verdicts):
@@ -306,7 +298,7 @@ def write(folder, output=None, papers=PAPERS):
     try:
         paper = sweep_json.read(claims_path, os.path.relpath(claims_path, ROOT))
     except sweep_json.TextError as e:
-        raise PageError(f"{e}; a page needs the paper's claims there (scripts/sweep help claims)") from None
+        raise StoreError(f"{e}; a page needs the paper's claims there (scripts/sweep help claims)") from None
     output = output or os.path.join(BASE, "docs", "results", name + ".md")
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     view = sweep_html.View(sweep)
@@ -314,7 +306,7 @@ def write(folder, output=None, papers=PAPERS):
     for claim in paper["claims"]:
         measured, is_so = judge(sweep, claim)
         judged.append((claim, is_so))
-        rows.append([claim["claim"], claim["paper"], measured, rule_text(claim), verdict_text(is_so)])
+        rows.append([claim["claim"], claim["paper"], measured, rule_text(claim), is_so if is_so == OPEN else f"**{is_so}**"])
         why = claim.get({AGREES: "if_agrees", OTHER_SIZE: "if_agrees", DIFFERS: "if_not", OPEN: "if_open"}[is_so]) or claim.get("why")
         if why:
             reasons.append(f"- **{claim['claim'].rstrip('.')}**: {why}")

@@ -305,11 +305,6 @@ def slug_of_value(key, value, index):
     return f"{bare}-v{index + 1}"
 
 
-def id_of(number, parts):
-    words_of_id = [slug(part, 40) for part in parts if part]
-    return "-".join([f"{number:03d}", *words_of_id])[:72].rstrip("-.")
-
-
 def expand(ex, base, axes, launcher):
     """The points in order: the last axis turns fastest."""
     fixed = ex.typed("set", dict, "an object of configuration keys") or {}
@@ -360,7 +355,7 @@ def expand(ex, base, axes, launcher):
             point.config["threads_per_rank"] = point.launcher["threads"]
         point.keys = dict(ex.keys.flatten(fixed) + keys)
         point.seed = point.config.get("seed", 1234)
-        point.id = id_of(number, parts)
+        point.id = "-".join([f"{number:03d}", *(slug(part, 40) for part in parts if part)])[:72].rstrip("-.")
         points.append(point)
     ex.done()
     return points

@@ -147,9 +147,6 @@ class Sweep:
         """In the order of their numbers; only: a part of the id."""
         return [p for p in self._points if only is None or only in p.id]
 
-    def point(self, id_):
-        return self._by_id[id_]
-
     def folder(self, id_):
         return os.path.join(self.dir, "runs", id_)
 

@@ -128,7 +128,7 @@ class Verdicts(Folder):
         self.assertEqual(sweep_page.judge(sweep, {"metric": "tokens_per_s", "points": order[::-1], "rule": "ordered", "noise": 3})[1], differs)
         self.assertEqual(sweep_page.judge(sweep, {"metric": "tokens_per_s", "points": [order[1], {"list": "same"}], "rule": "ordered", "noise": 3})[1], open_)
         self.assertEqual(sweep_page.judge(sweep, {"rule": "not_told"})[1], open_)
-        with self.assertRaisesRegex(sweep_page.PageError, "no axis"):
+        with self.assertRaisesRegex(sweep_store.StoreError, "no axis"):
             sweep_page.matching(sweep, {"nonsense": 1})
 
     def test_one_seed_tells_of_bytes_alone(self):
@@ -224,7 +224,7 @@ class Verdicts(Folder):
     def test_a_table_of_other_points_is_refused(self):
         self.sweep({"base": [(10, 2.0)]})
         self.point("009-late", {"list": "late", "seed": 1})
-        with self.assertRaisesRegex(sweep_page.PageError, "collect"):
+        with self.assertRaisesRegex(sweep_store.StoreError, "collect"):
             sweep_page.FromCsv(self.dir)
 
 

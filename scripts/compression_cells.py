@@ -16,6 +16,7 @@ import time
 
 import measured
 from measured import ROOT, CellError, machine, output
+from sweep_store import read_object
 
 # Micro-batches of a step by pipeline stages.
 ACCUMULATION = {1: 1, 2: 4, 4: 8}
@@ -138,11 +139,9 @@ def train(front, build, keys, run_dir, limit, may_stop=False):
     start = time.monotonic()
     code, out, err = measured.run(command, limit)
     seconds, said = time.monotonic() - start, (err or out).strip()[-800:]
-    try:
-        with open(os.path.join(run_dir, "status.json"), encoding="utf-8") as f:
-            state = json.load(f)
-    except FileNotFoundError:
-        raise CellError(f"exit {code}: {said}") from None
+    state = read_object(os.path.join(run_dir, "status.json"))
+    if state is None:
+        raise CellError(f"exit {code}: {said}")
     if state["code"] != 0 and not (may_stop and state["code"] == 75):
         raise CellError(f"exit {state['code']}: {state['reason']} {state['message']}"[:400])
     if code != 0 and state["code"] == 0:

@@ -18,7 +18,7 @@ class Placed(dict):
 
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
-COMMENT = re.compile(r"(?://|#)[^\n]*|/\*.*?\*/", re.DOTALL)
+SKIPPED = re.compile(r"(?:[ \t\r\n]|(?://|#)[^\n]*|/\*.*?\*/)*", re.DOTALL)  # blanks and comments
 MAX_DEPTH = 32
 
 
@@ -36,16 +36,8 @@ class Reader:
         raise TextError(f"{self.place(position)}: {message}")
 
     def skip(self, i):
-        while i < len(self.text):
-            if self.text[i] in " \t\r\n":
-                i += 1
-            elif match := COMMENT.match(self.text, i):
-                i = match.end()
-            elif self.text.startswith("/*", i):
-                self.fail(i, "this comment does not end")
-            else:
-                break
-        return i
+        i = SKIPPED.match(self.text, i).end()
+        return self.fail(i, "this comment does not end") if self.text.startswith("/*", i) else i
 
     def value(self, i, depth):
         if depth > MAX_DEPTH:

@@ -28,6 +28,7 @@
 #
 # Exit codes: those of train (docs/programs.md); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
 # The exit code of the launcher is not used for decisions: it may be the same for a killed rank, a full disk and a lost node.
+set -uo pipefail
 
 tw_most_without=3 # jobs in a row without progress (tw_close_cycle); then the run is not queued again
 

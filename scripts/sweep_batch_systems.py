@@ -86,7 +86,7 @@ class Script:
             for line in f.read().splitlines():
                 if line.startswith(self.prefix + " "):
                     self.directives.append(line[len(self.prefix) + 1:].strip())
-                elif not line.startswith("#") and line not in ("", "set -uo pipefail"):
+                elif line and not line.startswith("#"):
                     self.body.append(line)
 
     def set(self, flag, value, join):
@@ -98,7 +98,7 @@ class Script:
     def text(self, about, setup):
         return "\n".join(["#!/bin/bash", *(f"{self.prefix} {d}" for d in self.directives), *(f"# {line}" for line in about),
                           f"# The commands are those of {self.source}; it explains them, the head of scripts/batch_common.sh what can be set.",
-                          *setup, "set -uo pipefail", *self.body]) + "\n"  # what sites source reads variables that nobody has set
+                          *setup, *self.body]) + "\n"
 
 
 def given(flags):

@@ -14,7 +14,6 @@
 # Cores only: THINWIRE_TRAIN=./train and device=cpu, with THINWIRE_RANKS_PER_NODE as wanted.
 # Signal before the limit, submitting itself again when status.json says so, at most three times without a new step: as in
 # one_node_cpu.sh. Modules, container (with --nv), site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-.}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

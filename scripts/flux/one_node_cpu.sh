@@ -16,7 +16,6 @@
 # THINWIRE_SCRIPT to the copy. A run that failed for good is not submitted again, nor one whose last three jobs made no new step.
 # Flux has no job arrays either: `scripts/sweep` with launcher flux submits this script once per point.
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-.}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

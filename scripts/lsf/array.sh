@@ -16,7 +16,6 @@
 # Each element is warned, saves and goes back into the queue for itself (exit code 99, see one_node_cpu.sh). bkill "JOB[3]" ends
 # element 3 alone. Submitted again with the same list, finished runs end at once and the others continue.
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -16,7 +16,6 @@
 # To end a chain by hand: bkill the waiting job first. Put sizes, queue and project into a copy of this script: options on the
 # command line hold for the first job only (THINWIRE_SCRIPT names the copy). Output of all jobs is added to one file.
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -18,7 +18,6 @@
 # Warning ten minutes before the limit, back into the queue by exit code 99 when status.json says so, at most three times
 # without a new step: as in one_node_cpu.sh. On machines with jsrun take many_nodes_jsrun.sh instead.
 # Modules, container, site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

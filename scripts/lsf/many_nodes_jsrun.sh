@@ -18,7 +18,6 @@
 # jsrun is in the job's process group and gets the warning (-wa, -wt minutes early) with it; it hands signals on to the ranks.
 # Back into the queue by exit code 99 when status.json says so, three times at most without a new step: as in one_node_cpu.sh;
 # where a site refuses -Q use chain.sh. Modules, site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -17,7 +17,6 @@
 # job back into the queue under its number; -r does the same when the host fails. It never exits with 99 for another reason, so
 # a failed run (a bad configuration, say) stays ended, as does one that came round three times without a new step.
 # Hydra (MPICH) knows LSF's list of hosts by itself. Modules, container, site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -17,7 +17,6 @@
 # Every rank sees the four GPUs and takes the one of its local number. affinity[core(8)] gives each slot eight cores.
 # Warning five minutes before the limit, back into the queue by exit code 99 when status.json says so, at most three times without
 # a new step: as in one_node_cpu.sh. Modules, container (with --nv), site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

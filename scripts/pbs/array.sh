@@ -12,7 +12,6 @@
 # `scripts/sweep` writes such a list and submits this script with the sizes of the plan when its launcher is pbs.
 # Own clock before the walltime, going on from status.json, at most three times without a new step: as in one_node_cpu.sh.
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

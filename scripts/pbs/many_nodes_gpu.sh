@@ -14,7 +14,6 @@
 # rank sees the GPUs of its node and takes the one of its local number.
 # Own clock before the walltime, submitting itself again when status.json says so, at most three times without a new step,
 # variables and their commas: as in one_node_cpu.sh. Modules, container, site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -15,7 +15,6 @@
 # script submits itself again, with the sizes of the lines above; sizes other than these belong into a copy, which
 # THINWIRE_SCRIPT names. A run that failed for good stays ended, as does one that came round three times without a new step.
 # mpirun (Hydra) reads the hosts from PBS_NODEFILE. Modules, container, site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

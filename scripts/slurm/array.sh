@@ -16,7 +16,6 @@
 # Submitted again with the same list, finished runs end at once and the others continue: nothing is trained twice.
 # THINWIRE_GPUS=1: the GPU program, one rank per GPU (add --gpus-per-node). The rest is as in one_node_cpu.sh; what else can be
 # set (modules, container, site file, launcher): the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -19,7 +19,6 @@
 # with this job's sizes, GPUs per node, memory, partition, account and QOS. Output of all jobs goes to one file, my_run.out.
 # THINWIRE_GPUS=1: the GPU program, one rank per GPU (add --gpus-per-node).
 # Launcher, modules, container, site file: as in one_node_cpu.sh and the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

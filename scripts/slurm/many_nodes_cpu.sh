@@ -18,7 +18,6 @@
 # A rank that dies takes the step down with it (--kill-on-bad-exit); whether the job goes back into the queue is decided from
 # status.json, and ends after three times without a new step. srun or Hydra, modules, container: as in one_node_cpu.sh, and the
 # head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -21,7 +21,6 @@
 # Everything in the environment reaches the ranks.
 # Five minutes before the limit: save, leave, back into the queue, decided from status.json; at most three times without a new step.
 # Program, device, GPUs seen by a rank: as in one_node_gpu.sh. Modules, container, site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

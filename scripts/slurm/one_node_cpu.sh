@@ -18,7 +18,6 @@
 # srun starts the ranks by PMI, which Slurm's plugin pmi2 serves for MPICH and its relatives (Open MPI: THINWIRE_PMI=pmix).
 # THINWIRE_LAUNCHER=mpirun starts them by Hydra; the warning works there too, but scancel then ends the ranks before they can save.
 # What else can be set (modules, container, site file, program): the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

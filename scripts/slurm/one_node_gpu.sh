@@ -17,7 +17,6 @@
 # Walltime warning, queueing again from status.json, at most three times without a new step: as in one_node_cpu.sh.
 # Sites that name GPUs otherwise: sbatch --gres=gpu:a100:4 --gpus-per-node=0 scripts/slurm/one_node_gpu.sh ...
 # Modules, container (apptainer gets --nv), site file: the head of scripts/batch_common.sh.
-set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 . "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 

@@ -498,10 +498,8 @@ class Sweeps(StandInCase):
                 walltime, pace = ("6s", "0.15") if kind == "pbs" else ("30m", "0.05")  # half of a limit starts a busy machine's job
                 plan = self.plan_for(kind, seeds=[1, 2], keys={"train_iters": 40}, launcher={"walltime": walltime})
                 self.sweep_here(plan, "--out", self.out, expect=0, env={"STAND_IN_PACE": pace})
-                for path in (self.out / "batch").glob("*.sh"):  # PBS passes no environment on
-                    path.write_text(path.read_text().replace("set -uo pipefail\n", f"set -uo pipefail\nexport STAND_IN_PACE={pace}\n"))
-                for job in self.queue.jobs().values():
-                    Path(job["script"]).write_text(Path(job["script"]).read_text().replace("set -uo pipefail\n", f"set -uo pipefail\nexport STAND_IN_PACE={pace}\n"))
+                for path in [*(self.out / "batch").glob("*.sh"), *(Path(job["script"]) for job in self.queue.jobs().values())]:  # PBS passes no environment on
+                    path.write_text(path.read_text().replace("batch_common.sh\" || exit 78\n", f"batch_common.sh\" || exit 78\nexport STAND_IN_PACE={pace}\n"))
                 warned = set()
 
                 def due(job, _, warned=warned):

@@ -44,7 +44,7 @@ WRONG = [
     ("pbs: a dependency of LSF", "pbs/one_node_cpu.sh", None, None, ["-W", "depend=ended:12"], "illegal -W"),
     ("pbs: a variable list with a wrong name", "pbs/one_node_cpu.sh", None, None, ["-v", "1ARGS=x"], "illegal -v"),
     ("flux: two kinds of directive", "flux/one_node_cpu.sh", "# flux: --exclusive", "#FLUX: --exclusive", [], "sentinel changed"),
-    ("flux: a directive below a command", "flux/one_node_cpu.sh", "set -uo pipefail\n", "set -uo pipefail\n# flux: --queue=batch\n", [], "orphan"),
+    ("flux: a directive below a command", "flux/one_node_cpu.sh", "exit 78\n\n", "exit 78\n\n# flux: --queue=batch\n", [], "orphan"),
     ("flux: ranks in place of slots", "flux/one_node_cpu.sh", "--nodes=1", "--ntasks=8", [], "unrecognized arguments: --ntasks"),
     ("flux: no size", "flux/one_node_cpu.sh", "# flux: --nodes=1\n# flux: --exclusive\n", "", [], "--nslots or --nodes"),
     ("flux: exclusive without nodes", "flux/one_node_cpu.sh", "--nodes=1", "--nslots=8", [], "--exclusive can only be set"),

@@ -202,30 +202,26 @@ class Expansion:
                 if not self.keys.known(name):
                     self.bad(self.at(holder, key), self.keys.unknown(name))
 
-    def check_values(self, holder, key, values, least):
-        if not isinstance(values, list) or len(values) < least:
-            self.bad(self.at(holder, key), f'"{key}": must be a list of values to go through' + (", at least one" if least == 1 else ""))
+    def is_axis(self, holder, key):
+        """Whether a key of grid or zip is one that may stand there, with values to go through."""
+        good = self.check_key(self.at(holder, key), key, True)
+        if not isinstance(holder[key], list) or not holder[key]:
+            self.bad(self.at(holder, key), f'"{key}": must be a list of values to go through, at least one')
             return False
-        seen = []
-        for value in values:
-            if any(value == s and isinstance(value, bool) == isinstance(s, bool) for s in seen):
-                self.bad(self.at(holder, key), f'"{key}": the value {json.dumps(value)} is there twice; two equal points are one run')
-            seen.append(value)
-            self.check_value(holder, key, value)
-        return True
+        return good
 
     def read_axes(self):
         """[(keys of the axis, [{key: value, ...}, ...])], in the order grid, zip, list, seeds."""
         axes = []
         grid = self.typed("grid", dict, "an object of lists") or {}
-        for key, values in grid.items():
-            if self.check_key(self.at(grid, key), key, True) and self.check_values(grid, key, values, 1):
-                axes.append(([key], [{key: v} for v in values]))
+        for key in (key for key in grid if self.is_axis(grid, key)):
+            for i, value in enumerate(grid[key]):
+                if any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in grid[key][:i]):
+                    self.bad(self.at(grid, key), f'"{key}": the value {json.dumps(value)} is there twice; two equal points are one run')
+                self.check_value(grid, key, value)
+            axes.append(([key], [{key: v} for v in grid[key]]))
         walk = self.typed("zip", dict, "an object of lists that are walked together") or {}
-        good = [key for key in walk if self.check_key(self.at(walk, key), key, True) and isinstance(walk[key], list) and walk[key]]
-        for key in walk:
-            if not isinstance(walk[key], list) or not walk[key]:
-                self.bad(self.at(walk, key), f'"{key}": must be a list of values to go through, at least one')
+        good = [key for key in walk if self.is_axis(walk, key)]
         if len({len(walk[key]) for key in good}) > 1:
             self.bad(self.at(self.value, "zip"), "zip: lists that are walked together have one length, not " + ", ".join(f"{len(walk[key])} ({key})" for key in good))
         elif good and len(good) == len(walk):
@@ -268,11 +264,11 @@ class Expansion:
                     row[key] = value
             for key in sweep_config.twice(self.keys, row):
                 self.bad(self.at(entry, "name"), f'list: "{entry["name"]}" gives "{key}" twice (its other names count)')
-            rows.append({"name": entry["name"], "keys": row})
+            rows.append({"list": entry["name"], **row})
         if not entries:
             self.bad(self.at(self.value, "list"), "list: is empty")
         elif rows:
-            axes.append((["list"], [{"list": row} for row in rows]))
+            axes.append((["list"], rows))
 
     def read_launcher(self):
         given = self.typed("launcher", dict, "an object") or {}
@@ -315,7 +311,7 @@ def expand(ex, base, axes, launcher):
         ex.bad(ex.at(ex.value, "set"), f'set: "{key}" is given twice (its other names count)')
     owner = {}  # which axis says a key
     for i, (_, rows) in enumerate(axes):
-        for key in {k for row in rows for k in flat_row(ex.keys, row)}:
+        for key in {k for row in rows for k in [*(k for k in row if k.startswith("@")), *(name for k, v in keys_of(ex, row) for name in sweep_config.about(k, v))]}:
             if owner.setdefault(key, i) != i:
                 ex.bad("", f'"{key}" is said by two axes: {axes[owner[key]][0][0]} and {axes[i][0][0]}; the second would hide the first')
     for key, value in ex.keys.flatten(fixed):
@@ -333,16 +329,14 @@ def expand(ex, base, axes, launcher):
         for (names, rows), index in zip(axes, choice):
             row = rows[index]
             if names == ["list"]:
-                point.name = row["list"]["name"]
-                point.axes["list"] = point.name
+                point.name = point.axes["list"] = row["list"]
                 parts.append(point.name if len(rows) > 1 else "")
-                row = row["list"]["keys"]
             else:
                 point.axes.update(row)
                 if len(rows) > 1:
                     parts += [slug_of_value(k, v, index) for k, v in row.items()]
             fields.update({k[1:]: v for k, v in row.items() if k.startswith("@")})
-            keys += ex.keys.flatten({k: v for k, v in row.items() if not k.startswith("@")})
+            keys += keys_of(ex, row)
         point.launcher = whole_launcher(ex, fields)
         point.config = sweep_config.merged(ex.keys, [*base, fixed, keys])
         for name in OURS:
@@ -361,11 +355,9 @@ def expand(ex, base, axes, launcher):
     return points
 
 
-def flat_row(keys, row):
-    if "list" in row and isinstance(row["list"], dict) and "keys" in row["list"]:
-        row = row["list"]["keys"]
-    plain = {k: v for k, v in row.items() if not k.startswith("@")}
-    return [k for k in row if k.startswith("@")] + [name for k, v in keys.flatten(plain) for name in sweep_config.about(k, v)]
+def keys_of(ex, row):
+    """[(key, value)] of the configuration that an entry of an axis says; its fields of the launcher and the name of an entry of `list` are none."""
+    return ex.keys.flatten({k: v for k, v in row.items() if not k.startswith("@") and k != "list"})
 
 
 def whole_launcher(ex, fields):

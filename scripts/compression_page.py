@@ -123,13 +123,12 @@ def losses(found):
             runs.setdefault((r["layout"], r["preset"]), {})[r["seed"]] = r
     for (layout, preset), seeds in runs.items():  # single runs take the place of a row of means that has no more seeds
         base = runs.get((layout, "none"), {})
-        both = sorted(set(seeds) & set(base))
-        if both and len(both) >= out.get((layout, preset), (0, 0, 1))[2] and len(base) > 1:
-            gaps = [100 * (seeds[n]["eval_loss"] / base[n]["eval_loss"] - 1) for n in both]
+        got = gap(seeds, base)
+        if got and got[2] >= out.get((layout, preset), (0, 0, 1))[2] and len(base) > 1:
             all_of_base = [r["eval_loss"] for r in base.values()]
-            half = measured.t_interval(gaps)[1] if len(both) > 1 else 100 * (max(all_of_base) / min(all_of_base) - 1)
-            wire, plain = (sum(site[what] for n in both for site in seeds[n]["sites"].values()) for what in ("wire_bytes_total", "logical_bytes_total"))
-            out[layout, preset] = statistics.fmean(gaps), half, len(both), plain / wire
+            half = got[1] if got[2] > 1 else 100 * (max(all_of_base) / min(all_of_base) - 1)
+            wire, plain = (sum(site[what] for n in sorted(set(seeds) & set(base)) for site in seeds[n]["sites"].values()) for what in ("wire_bytes_total", "logical_bytes_total"))
+            out[layout, preset] = got[0], half, got[2], plain / wire
     return out
 
 

@@ -54,6 +54,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         fail(f"{message}; see {sys.argv[0]} --help", 64)
 
+    def parse_cells(self, known):
+        """Of a script that measures cells into --out: those that are named, or all."""
+        self.add_argument("cells", nargs="*", metavar="CELL", help=", ".join(known))
+        self.add_argument("--out", required=True)
+        o = self.parse_intermixed_args()
+        if unknown := [c for c in o.cells if c not in known]:
+            self.error(f"no cell {', '.join(unknown)}; there are {', '.join(known)}")
+        o.cells = list(dict.fromkeys(o.cells or known))
+        return o
+
 
 def read_cells(path):
     """Records of a file of JSON lines, [] where there is none. A last line that a kill cut off does not count."""

@@ -458,7 +458,7 @@ tw_end() {
 # The chain scripts submit their successor before they begin, so that it is there even when they are killed with the node.
 tw_successor='' tw_cluster=''
 tw_submit_successor() {
-  local limit qos output options=()
+  local limit qos output pair name options=()
   [[ $tw_system == *_chain ]] || return 0
   case $tw_system in
     slurm_chain)
@@ -468,12 +468,10 @@ tw_submit_successor() {
       [ -z "$limit" ] || options+=(--time="$limit")
       [[ ${qos:-(null)} = *null* ]] || options+=(--qos="$qos") # (null): a Slurm without accounts
       [ -z "$output" ] || options+=(--output="$output")
-      [ -z "${SLURM_NTASKS_PER_NODE:-}" ] || options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
-      [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
-      [ -z "${SLURM_GPUS_PER_NODE:-}" ] || options+=(--gpus-per-node="$SLURM_GPUS_PER_NODE")
-      [ -z "${SLURM_MEM_PER_NODE:-}" ] || options+=(--mem="$SLURM_MEM_PER_NODE")
-      [ -z "${SLURM_MEM_PER_CPU:-}" ] || options+=(--mem-per-cpu="$SLURM_MEM_PER_CPU")
-      [ -z "${SLURM_JOB_ACCOUNT:-}" ] || options+=(--account="$SLURM_JOB_ACCOUNT")
+      for pair in NTASKS_PER_NODE:ntasks-per-node CPUS_PER_TASK:cpus-per-task GPUS_PER_NODE:gpus-per-node MEM_PER_NODE:mem MEM_PER_CPU:mem-per-cpu JOB_ACCOUNT:account; do
+        name=SLURM_${pair%:*}
+        [ -z "${!name:-}" ] || options+=("--${pair#*:}=${!name}")
+      done
       tw_successor=$(sbatch --parsable --dependency=singleton "${options[@]}" "$tw_script" "${tw_args[@]}")
       # JOB;CLUSTER where there are several
       [[ $tw_successor != *';'* ]] || tw_cluster=${tw_successor#*;} tw_successor=${tw_successor%%;*} ;;

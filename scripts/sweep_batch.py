@@ -240,10 +240,8 @@ def outcome(sweep, point, ended):
 
 def cancel(sweep, ids):
     """Ends the jobs of these points: those that wait vanish, those that run get their batch system's chance to save."""
-    system = SYSTEMS[sweep.kind]()
-    recover(system, sweep)
     poll(sweep)
     jobs = [sweep.status(i)["job"] for i in ids if sweep.status(i)["state"] in ("pending", "running") and sweep.status(i)["job"]]
     if jobs:
-        system.cancel(jobs)
+        SYSTEMS[sweep.kind]().cancel(jobs)
         poll(sweep)

@@ -195,14 +195,10 @@ def lay_over(base, later, by):
         meant = {} if value is None and key in WORDS else written_out(key, value)
         if meant is None:
             continue
-        if key == "no_position_embedding" and not learned({**base, **later, **given}.get("pos_emb")):
+        fusion = said.get("bias_gelu_fusion") or ("bias_gelu_fusion" not in later and by.get("bias_gelu_fusion"))
+        if (key == "no_position_embedding" and not learned({**base, **later, **given}.get("pos_emb")) or key == "no_bias_gelu_fusion" and fusion == "openai_gelu"
+                or key == "ds_sequence_parallel_fpdt" and {**base, **later}.get("sequence_chunk_size") is not None):
             meant = {}
-        if key == "ds_sequence_parallel_fpdt" and {**base, **later}.get("sequence_chunk_size") is not None:
-            meant = {}
-        if key == "no_bias_gelu_fusion":
-            fusion = said.get("bias_gelu_fusion") or ("bias_gelu_fusion" not in later and by.get("bias_gelu_fusion"))
-            if fusion == "openai_gelu":
-                meant = {}
         if any(name in given and given[name] != of_word for name, of_word in meant.items()):
             continue  # both said in one source, and not the same: `train` finds the contradiction
         given.pop(key, None)
@@ -222,11 +218,9 @@ def lay_over(base, later, by):
     for i, name in enumerate(("adam_beta1", "adam_beta2")):
         if name in given and isinstance(betas, list) and len(betas) == 2:  # else `train` says what is wrong with them
             betas = given[BETAS] = [given.pop(name) if j == i else b for j, b in enumerate(betas)]
-    for key, value in later.items():
-        if value is None:
-            base.pop(key, None)
-            for name in [n for n in base if n.startswith(key + ".")] if key.startswith("compression") else []:
-                del base[name]  # null takes back a rule, or all of them
+    gone = [key for key, value in later.items() if value is None]
+    for name in [n for n in base if n in gone or n.startswith(tuple(key + "." for key in gone if key.startswith("compression")))]:  # null takes back a rule, or all of them
+        del base[name]
     base.update(given)
     for name in [name for name in by if name in later or name in given]:
         del by[name]

@@ -142,26 +142,6 @@ TEST(Tape, GradientsAndWeightsComeFromMemory) {
   }
 }
 
-// Of two ranks each owns about as much as it sends. With ZeRO-3 two contributions to each of a rank's sums are read,
-// and what it gives to an all-gather is copied to its place among the others'. With ZeRO-1 it lies there.
-TEST(Tape, WhatARankKeepsOfItsOwnIsCopied) {
-  constexpr double kRate = 1e6;  // bytes per second; nothing else moves messages
-  Cluster cluster;
-  cluster.nodes = 2;
-  cluster.machine.sum_bytes_per_second = kRate;
-  for (const int stage : {1, 3}) {
-    const RunConfig config =
-        config_of({"zero_optimization.stage=" + std::to_string(stage), "hidden_size=512"}, 2, 1, "float32");
-    const Tape tape = record_tape(config, cluster, 0, 3);
-    const std::vector<int64_t> sent = sent_by(tape, 1);
-    const auto gradients = static_cast<double>(sent[static_cast<size_t>(Site::kDpGradient)]);
-    const auto weights = static_cast<double>(sent[static_cast<size_t>(Site::kZeroParameter)]);
-    EXPECT_GT(weights, 0.8 * gradients);  // gathered once, or twice
-    const double expected = 2.0 * gradients + (stage == 3 ? weights : 0.0);
-    EXPECT_NEAR(kRate * work_of(tape) / 3.0, expected, 0.1 * expected) << stage;
-  }
-}
-
 // Seconds of compute in the middle one of three steps.
 double computed_by(const Tape& tape) {
   double seconds = 0.0;

@@ -127,7 +127,6 @@ class RouteCompiler {
   }
 
   void compile(std::map<const SendQueue*, int>& queues) {
-    if (run_.rounded_from) code_.work(copying(run_.rounded_from));
     for (int64_t t = 0; t < std::max(flows_[0].ahead, flows_[run_.flow_count - 1].ahead); ++t)
       for (int f = 0; f < run_.flow_count; ++f)
         if (t < flows_[f].ahead) post(f, t);
@@ -138,7 +137,6 @@ class RouteCompiler {
     }
     const int64_t ahead = flows_[0].own_ahead;
     for (int64_t t = 0; t < ahead && t < own_ticks_; ++t) send_own(t);
-    keep_own();
     for (int64_t t = 0; t < ticks_; ++t) {
       if (t + ahead < own_ticks_) {
         before(0, t + ahead);
@@ -232,10 +230,6 @@ class RouteCompiler {
     return static_cast<double>(count) * static_cast<double>(size_of(run_.dtypes[call]));
   }
   double calls(int64_t count) const { return static_cast<double>(pieces_of(count, run_.chunk)); }
-  // A copy is a sum of one contribution.
-  double copying(View part) const {
-    return static_cast<double>(part.bytes()) / code_.cluster_.machine.sum_bytes_per_second;
-  }
   double unpacking(int call, int64_t count) const { return rates(call).decode_time(fp32_bytes(count), calls(count)); }
 
   void release() {
@@ -260,17 +254,6 @@ class RouteCompiler {
       if (own <= kManyStops) leave(stop->out_flow, t, legs);
     }
     leave(0, t, legs);
-  }
-
-  // What RouteRun::keep_own copies.
-  void keep_own() const {
-    double seconds = run_.kept_from ? copying(run_.kept_from) : 0.0;
-    for (const Stop& stop : run_.stops()) {
-      if (stop.kind != StopKind::kSend || stop.result.space == Space::kNone || coder(stop.call) != nullptr) continue;
-      const View own = run_.part(stop.own, 0, stop.slice.count);
-      if (own.data != run_.part(stop.result, 0, stop.slice.count).data) seconds += copying(own);
-    }
-    code_.work(seconds);
   }
 
   void take(int f, int64_t t) {

@@ -47,7 +47,7 @@ extern "C" void on_signal(int signal) {
   // A person's second Ctrl-C is in a hurry.
   const int since = (now - received_at) & 0x7fffffff;
   if (signal == SIGUSR1 || since <= (signal == SIGTERM ? kOneWishMs : kOneCtrlCMs)) return;
-  constexpr char kUnsaved[] = "error: asked to stop once more: leaving at once, without the save of this step\n";
+  constexpr char kUnsaved[] = "warning: asked to stop once more: leaving at once, without the save of this step\n";
   [[maybe_unused]] const ssize_t said = write(STDERR_FILENO, kUnsaved, sizeof kUnsaved - 1);
   _exit(static_cast<int>(ExitCode::kPreempted));
 }

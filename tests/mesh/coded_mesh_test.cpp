@@ -276,8 +276,8 @@ TEST(CodedMeshLayers, TensorSitesCodeTheBlocksThatAreNamed) {
       SCOPED_TRACE(coded.name());
       Curve curve;
       ASSERT_NO_THROW(curve = run({}, coded, kSamples, 2));
-      sent[layers] = curve.wire.at(static_cast<size_t>(Site::kTpForward)) +
-                     curve.wire.at(static_cast<size_t>(Site::kTpBackward));
+      sent[layers] =
+          curve.wire.at(static_cast<size_t>(Site::kTpForward)) + curve.wire.at(static_cast<size_t>(Site::kTpBackward));
     }
     EXPECT_LT(sent.at("1,3"), sent.at("2")) << "two blocks save more than one: " << layout.name();
   }

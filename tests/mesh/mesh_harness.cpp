@@ -330,8 +330,8 @@ Curve run_rank(Transport& transport, const Order& order) {
       batches.push_back(make_batch(config.data.documents,
                                    order.first_sample + s * config.data.global_batch + (micro * dp + d) * rows, rows));
   }
-  const bool offloads = std::ranges::any_of(
-      order.overrides, [](const std::string& o) { return o.starts_with("activation_offload="); });
+  const bool offloads =
+      std::ranges::any_of(order.overrides, [](const std::string& o) { return o.starts_with("activation_offload="); });
   TW_CHECK(!offloads || (replica.token_store() != nullptr && replica.token_store()->spills()), "nothing is offloaded");
   curve.loss.reserve(static_cast<size_t>(order.steps)), curve.norm.reserve(static_cast<size_t>(order.steps));
   auto batch = batches.begin();

@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-if sys.version_info < (3, 9):  # in front of what older ones cannot read; this file they can
+if sys.version_info < (3, 9):  # before the imports, which an older Python cannot parse; this file it can
     sys.exit("error: %s needs Python 3.9 or newer, python3 is %s" % (sys.argv[0], sys.version.split()[0]))
 sys.dont_write_bytecode = True
 from measured import Parser

@@ -118,7 +118,7 @@ void connect_ports(Mesh& mesh, Ports& ports) {
   try {
     mesh.connect_device(id);
   } catch (const Error&) {
-    // What all ranks meet alike the first one is to say alone.
+    // Where all ranks have the same error, rank 0 prints it and ends the job meanwhile.
     if (mesh.rank() > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw;
   }

@@ -21,7 +21,7 @@ class EventOperation final : public Operation {
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaSuccess) return State::kDone;
     if (error != cudaErrorNotReady) return State::kError;
-    (void)cudaGetLastError();  // not an error, and the next launch shall not be told of it
+    (void)cudaGetLastError();  // not an error, and the next launch must not return it
     return State::kRecorded;
   }
   void wait_on(Stream& stream) override {

@@ -16,7 +16,7 @@ PinnedPool::~PinnedPool() {
 void PinnedPool::free_completed() {
   std::erase_if(pending_, [&](const Pending& p) {
     if (const cudaError_t state = cudaEventQuery(p.event); state != cudaSuccess) {
-      // The next launch shall not be told of it. After an error, too, the block stays in use.
+      // Cleared, so that the next launch does not return it. After an error, too, the block stays in use.
       if (state == cudaErrorNotReady) (void)cudaGetLastError();
       return false;
     }

@@ -126,7 +126,7 @@ void Resolver::run(const std::string& stem) {
     const std::string missing = load_is_save ? "load is the same path as save, where a run resumes: say in load which "
                                                "checkpoint to take weights from, or leave finetune out"
                                              : "needs load: the checkpoint to take weights from";
-    // NeoX's file of local paths, given behind one for finetuning, names one directory for both.
+    // NeoX's file of local paths, given after one for finetuning, names one directory for load and save.
     if (options_.dry_run)
       note("finetune", "a run is refused, the dry run needs no weights: " + missing);
     else

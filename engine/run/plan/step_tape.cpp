@@ -46,7 +46,7 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   void end(Exec&, const char* op, double flops, double bytes) override {
     compute(cluster_.machine.op_time(op, flops, bytes), 1);
   }
-  // As long as the op that does the like, but on one thread, whatever the rank has.
+  // Takes as long as an op that fills or copies so many bytes, times the rank's threads: it runs on one of them.
   void moved(size_t read, size_t written) override {
     const char* const like = read > 0 ? "copy_runs" : "fill_constant";
     compute(cluster_.machine.op_time(like, 0.0, static_cast<double>(read + written)), tape_.threads);

@@ -28,7 +28,7 @@ SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh);
 // Steps after which all sites of this layout are compressed: the longest warm-up of their rules. with_ramps: as they
 // stay, behind the longest ramp, too.
 int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh, bool with_ramps);
-// What of the rules of dp.gradient or embedding is for a unit, before critical messages are told from others.
+// Those of the rules (of dp.gradient or embedding) that select this unit, before `critical` is decided.
 // params: local ones of any tensor rank.
 std::vector<UnitRule> rules_of_unit(const std::vector<SiteRule>& rules, const RankLayout& layout,
                                     const ParamList& params, int unit);

@@ -27,7 +27,7 @@ inline constexpr char kMemoryHint[] = "; --dry-run prints what a configuration n
 // `on_end` are the keeper's.
 int run_job(const std::string& name, const std::function<int(Job&)>& body, const Keeper::Options& keeping = {});
 
-// Signals as a wish: TERM, INT and USR1 ask to finish the step, save and leave with 75. Behind a TERM or INT a second
+// Signals as a wish: TERM, INT and USR1 ask to finish the step, save and leave with 75. After a TERM or INT a second
 // INT, or a TERM more than two seconds later, ends the process at once with 75, unsaved.
 //
 // Installs handlers for SIGTERM, SIGINT and SIGUSR1. SIGUSR2 is left alone: some launchers die of it.

@@ -78,7 +78,7 @@ TEST(RanksStore, AnErrorAtAnySavePointOfAnyRankIsTheErrorOfAll) {
         Columns before(kRanks, 1), after(kRanks, 1000);
         Errors errors(kRanks);
         std::atomic<bool> armed = false, struck = false;
-        int64_t newest = 0;  // step, behind the save that is struck
+        int64_t newest = 0;  // step of the newest checkpoint after the save with the error
         run_control_ranks(kRanks, [&](Control& control) {
           const int rank = control.rank();
           StoreOptions options = quick_options(async);

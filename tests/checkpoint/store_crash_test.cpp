@@ -99,7 +99,7 @@ TEST(StoreCrash, ErrorAtEverySavePoint) {
       EXPECT_FALSE(has_leftovers(scratch.path())) << point;
       const int64_t step = load_newest(store, loaded.visitor())->manifest.step;
       EXPECT_TRUE(loaded == (step == 1 ? before : after)) << point;
-      // Not yet renamed it is not there, and what was said to be saved is.
+      // Before the rename the new checkpoint is not there; after the commit it is.
       const auto position = std::find(std::begin(kSavePoints), std::end(kSavePoints), point);
       const auto rename =
           std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_rename"));

@@ -136,7 +136,7 @@ TEST(Mesh, ReplicasRoundByChancesOfTheirOwn) {
   EXPECT_NE(of(0, 0), of(1, 0));
 }
 
-// Groups that sum sums further meet the same slots and ranks as those that made them, and must not round alike.
+// Groups that add up the sums of others have the same slots and ranks as those, and must not round alike.
 TEST(Mesh, FurtherSumsRoundByChancesOfTheirOwn) {
   const MeshShape shape{1, 2, 1};
   std::vector<std::vector<char>> sums(3);

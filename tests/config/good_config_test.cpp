@@ -165,7 +165,7 @@ TEST(GoodConfig, PublicRecipeRetyped) {
             128);  // one data-parallel rank
 }
 
-// NeoX's configuration for finetuning with its file of local paths behind it; a run of it is refused.
+// NeoX's configuration for finetuning and its file of local paths after it; a run of them is refused.
 TEST(GoodConfig, ADryRunNeedsNoWeightsToFinetune) {
   const std::string tunes = with("\"finetune\": true, \"load\": \"/path/to/checkpoint\"");
   const std::string local = R"({"save": "checkpoints", "load": "checkpoints"})";

@@ -13,7 +13,7 @@ void expect_same_bits(const Model& model, Layout layout, int samples, int steps 
   const Curve device = run(model, layout, samples, steps);
   EXPECT_EQ(host.loss, device.loss) << layout.name();
   EXPECT_EQ(host.norm, device.norm) << layout.name();
-  EXPECT_EQ(host.end, device.end) << layout.name();  // weights, moments and residuals behind the last update, too
+  EXPECT_EQ(host.end, device.end) << layout.name();  // weights, moments and residuals after the last update, too
 }
 
 TEST(MeshDevice, PlainLayouts) {

@@ -23,7 +23,7 @@ void expect_same_bits(const std::vector<Case>& cases) {
     EXPECT_EQ(host.loss, device.loss) << layout.name();
     EXPECT_EQ(host.norm, device.norm) << layout.name();
     EXPECT_EQ(host.wire, device.wire) << layout.name();
-    EXPECT_EQ(host.end, device.end) << layout.name();  // weights and moments behind the last update, too
+    EXPECT_EQ(host.end, device.end) << layout.name();  // weights and moments after the last update, too
   }
 }
 

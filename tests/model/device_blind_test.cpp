@@ -107,7 +107,7 @@ RunConfig config_of(bool parallel, DType dtype, Recompute recompute) {
 
 struct Trained {
   std::vector<double> numbers;  // loss and norm of each step
-  std::vector<float> weights;   // the masters behind the last
+  std::vector<float> weights;   // the masters after the last
 };
 
 Trained train(const RunConfig& run, Device& device, const OpTable& ops) {

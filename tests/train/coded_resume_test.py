@@ -39,7 +39,7 @@ def wire_bytes(run_dir):
 
 class CodedResume(RunCase):
     def killed(self, config, step, ranks, rank=0):
-        """A run that dies in front of this step."""
+        """A run that is killed before this step."""
         done = self.train(config, ranks=ranks, faults=[{"at": "step.begin", "step": step, "rank": rank, "do": "kill9"}])
         self.assertNotEqual(done.code, 0, str(done))
 

@@ -10,7 +10,7 @@ MODEL = {"num_layers": 3, "hidden_size": 64, "num_attention_heads": 4, "train_ba
          "eval_iters": 0, "eval_interval": 0, "checksum": False}
 LATE = 1  # the rank
 # Keys, ranks, and what must really have been early at least, a part of the bound or bytes: the rank is late by far more than a step takes. Tensor ranks wait for
-# each other in every layer: early is the late one's half of the embedding's sum, 16 rows of 64 numbers.
+# each other in every layer: what is early is the late one's half of the embedding's sum, 16 rows of 64 fp32 numbers.
 LAYOUTS = {"all_reduce": ({}, 4, 0.3), "scatter": ({"zero_optimization": {"stage": 2}}, 4, 0.1), "gathered": ({"zero_optimization": {"stage": 3}}, 4, 0.01),
            "gpipe": ({"pipe_parallel_size": 2, "schedule": "gpipe"}, 2, 0.3), "1f1b": ({"pipe_parallel_size": 2, "schedule": "1f1b"}, 4, 0.01),
            "tensor": ({"model_parallel_size": 2, "sequence_parallel": True}, 2, 16 * 64 * 4)}

@@ -1,4 +1,4 @@
-// Law 8 in the forward pass: activations that are not finite in front of a coded message. All ranks skip the step, also
+// Law 8 in the forward pass: activations that are not finite before a coded message. All ranks skip the step, also
 // where the codec makes numbers of them, nothing of it is left in any state, and the run goes on.
 #include <gtest/gtest.h>
 

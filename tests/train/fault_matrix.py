@@ -180,7 +180,7 @@ def page():
 - Seconds are from the fault to the end of the job, under the limits that the tests set (a watchdog of 4 or 5 s, 600 by default).
 - Repeat: `tests/train/fault_matrix.py run && tests/train/fault_matrix.py page`; one row: `run --only 20`.
 """
-    text += "\nThe rows are those of a reliability review of other trainers; four of them differ here: damaged data are refused, never left out by count; a loss spike is named or skipped, never rolled back; a flipped bit in a replica ends the run, and no step is computed again for a verdict; a damaged message ends the job instead of being sent again.\n"
+    text += "\nThe rows are those of a reliability review of other trainers; four of them differ here: damaged data are refused, never skipped and counted; a loss spike is named or skipped, never rolled back; a flipped bit in a replica ends the run, and no step is computed again for a verdict; a damaged message ends the job instead of being sent again.\n"
     return text
 
 

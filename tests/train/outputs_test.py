@@ -214,7 +214,8 @@ class Programs(unittest.TestCase):
 
     def test_dry_run_of_the_20b_recipe(self):
         # It allocates nothing of what it prices (weights of one rank alone, in 16 bits, are 5 GB) and needs no accelerator: none is to be seen.
-        limit = 1 << 30
+        sanitized = not (BUILD / "tests/libfailing_files.so").exists()  # such builds cannot preload it; their runtime keeps what was freed
+        limit = (2 if sanitized else 1) << 30
         for device in ("cpu", "cuda"):
             with self.subTest(device), tempfile.TemporaryFile() as out:
                 process = subprocess.Popen([BUILD / "train", "--config", ROOT / "configs/gpt20b.json", "--dry-run", f"device={device}"],

@@ -319,11 +319,13 @@ def picture(cores):
 
 
 class Curve:
-    """Evaluation loss over the clock, one run for each wire, and what can be read from it."""
+    """Evaluation loss over the clock on a link, one run for each wire, and what can be read from it."""
 
-    def __init__(self, found):
-        self.points = {r["preset"].partition("@")[0]: [(wall, loss) for _, wall, loss in r["evaluations"]] for r in found if r["table"] == "curve"}
-        self.date = max(r["date"] for r in found if r["table"] == "curve")
+    def __init__(self, found, rate):
+        found = [r for r in found if r["table"] == "curve" and r["rate"] == rate]
+        self.link = RATES[rate]
+        self.points = {r["preset"].partition("@")[0]: [(wall, loss) for _, wall, loss in r["evaluations"]] for r in found}
+        self.date = max(r["date"] for r in found)
         ends = [round(p[-1][0]) for p in self.points.values()]
         self.seconds = f"{min(ends)}–{max(ends)}"
         # An evaluation of 32 micro-batches a rank is off by a few hundredths: each is a mean with the two before it.
@@ -336,7 +338,7 @@ class Curve:
 
     def picture(self):
         series = [{"name": name, "color": color, "dash": 0, "shape": color, "points": self.points[preset], "ends": []} for color, (preset, name) in enumerate(WIRES.items())]
-        return sweep_svg.draw({**sweep_svg.lines(series, "evaluation loss", "seconds since the start"), "heading": "Loss over the clock: two replicas on a link of 100 Mbit/s",
+        return sweep_svg.draw({**sweep_svg.lines(series, "evaluation loss", "seconds since the start"), "heading": f"Loss over the clock: two replicas on a link of {self.link}",
                                "note": "10.8 M parameters, ZeRO-1, micro batch 1; evaluation loss, mean of three; one run each"})
 
 
@@ -344,7 +346,7 @@ def write(path, more=()):
     """The page and its pictures; returns 0."""
     found = records(more)
     kinds = [c for c in (Cores(found, kind) for kind in CORES) if c.runs]
-    loss, first, curve = losses(found), kinds[0], Curve(found)
+    loss, first, curve, curve_1g = losses(found), kinds[0], *(Curve(found, rate) for rate in ("100mbit", "1gbit"))
     rows = targets(kinds)
     small = small_differences(kinds)
     replicas = [verdict(*got[1:], least=2.5) for c in kinds for layout in ("1x2x1", "1x4x1") if (got := c.over_bf16(layout, 1, SLOW))]
@@ -368,6 +370,10 @@ def write(path, more=()):
 ![Evaluation loss over wall-clock time at 100 Mbit/s: fp32, bf16, thinwire](compression_curve.svg)
 
 After {curve.seconds} s: loss {curve.last["none"]:.2f} with fp32 on the wire, {curve.last["bf16_wire"]:.2f} with bf16, {curve.last["thinwire"]:.2f} with `thinwire`, which is where bf16 ends after {curve.reached("thinwire", curve.last["bf16_wire"]):.0f} s. One run each.
+
+![The same at 1 Gbit/s](compression_curve_1gbit.svg)
+
+At 1 Gbit/s after {curve_1g.seconds} s: {curve_1g.last["none"]:.2f}, {curve_1g.last["bf16_wire"]:.2f} and {curve_1g.last["thinwire"]:.2f}.
 
 ![Tokens per second of two replicas by link and wire](compression_speed.svg)
 
@@ -414,7 +420,7 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 ## Method and caveats
 
 - Model: 10.8 M parameters (loss: 0.8 M), fp32 compute, 2 cores of a shared virtual machine, one rank a host of the emulated cluster ([lab](../lab.md)). Four ranks share cores. No GPU, no real network.
-- `thinwire` ran with `compression.adapt=true` (not in the first picture, of {curve.date}): steps count once settled, perhaps on lighter codes or none. [Rates](rates.md) 2.5 and 2.25 then: 8 % fewer bytes.
+- `thinwire` ran with `compression.adapt=true` (not in the pictures over seconds, of {curve.date} and {curve_1g.date}): steps count once settled, perhaps on lighter codes or none. [Rates](rates.md) 2.5 and 2.25 then: 8 % fewer bytes.
 - A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
 - Waiting on pipelines holds the bubble.
 - Loss rows: means; single runs were not kept.
@@ -427,7 +433,7 @@ Cells with date, machine and command: `compression*_cells.jsonl`.
     scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
     scripts/compression_tables.py page [--out DIR]      # this page
 """
-    pages = {os.path.basename(path): text, "rivals.md": Rivals(found).page(), "adapt.md": compression_adapt.page(found), "rates.md": Rates(found).page(Rates(found, "sensitivity"), Rates(found, "rates_8")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture()}
+    pages = {os.path.basename(path): text, "rivals.md": Rivals(found).page(), "adapt.md": compression_adapt.page(found), "rates.md": Rates(found).page(Rates(found, "sensitivity"), Rates(found, "rates_8")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture(), "compression_curve_1gbit.svg": curve_1g.picture()}
     for name, content in pages.items():
         write_atomic(os.path.join(os.path.dirname(path), name), content)
     print(f"{path} and its pictures: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")

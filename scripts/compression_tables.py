@@ -15,7 +15,7 @@
   rates     evaluation loss of thinwire at other rates, paired by seed with the uncompressed run: two replicas, gpt2_tiny
   rates_8   some of them between eight replicas
   sensitivity  what coarse gradients of one class of tensors cost alone, paired by seed with the uncompressed run: two replicas, gpt2_tiny, 100 steps
-  curve     evaluation loss over the clock: two replicas at 100 Mbit/s, as many steps as each wire allows in the same time
+  curve     evaluation loss over the clock: two replicas at 100 Mbit/s and 1 Gbit/s, as many steps as each wire allows in the same time
   page      writes docs/results/compression.md, rates.md and rivals.md from the cells beside it, and from those of DIR over them
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
@@ -113,7 +113,7 @@ SENSITIVITY_TRIED = {"none": ("uncompressed", []), **{
     for name, classes in CLASSES.items()}}
 SENSITIVITY_STEPS, SENSITIVITY_SEEDS = (100,), range(1, 9)
 # Steps between two evaluations, about as many seconds for each wire; learning rates are constant, so that a run's length changes nothing.
-CURVE = {"none": 5, "bf16_wire": 10, "thinwire": 60}
+CURVE = {"100mbit": {"none": 5, "bf16_wire": 10, "thinwire": 60}, "1gbit": {"none": 45, "bf16_wire": 65, "thinwire": 75}}
 CURVE_SECONDS, CURVE_ITERS = 260.0, 3000
 LADDER = ("none two_step", "none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
 
@@ -325,9 +325,10 @@ class Tables:
 
     def curve(self):
         with emulated() as lab:
-            for preset, interval in CURVE.items():
-                keys = [f"train_iters={CURVE_ITERS}", f"eval_interval={interval}", "eval_iters=32", "compression.adapt=false"]
-                self.clock(lab, "curve", f"curve 1x2x1 100mbit {preset}", preset + "@1", "1x2x1", "100mbit", 1, keys, CURVE_SECONDS)
+            for rate, intervals in CURVE.items():
+                for preset, interval in intervals.items():
+                    keys = [f"train_iters={CURVE_ITERS}", f"eval_interval={interval}", "eval_iters=32", "compression.adapt=false"]
+                    self.clock(lab, "curve", f"curve 1x2x1 {rate} {preset}", preset + "@1", "1x2x1", rate, 1, keys, CURVE_SECONDS)
 
 
 def main():

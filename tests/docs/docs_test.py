@@ -166,7 +166,7 @@ class Generated(unittest.TestCase):
             self.skipTest(f"{BUILD}/report is missing: it draws the picture")
         with tempfile.TemporaryDirectory() as folder:
             compression_page.write(os.path.join(folder, "compression.md"))
-            for name in ("compression.md", "rates.md", "adapt.md", "rivals.md", "compression_speed.svg", "compression_curve.svg"):
+            for name in ("compression.md", "rates.md", "adapt.md", "rivals.md", "compression_speed.svg", "compression_curve.svg", "compression_curve_1gbit.svg"):
                 with open(os.path.join(folder, name), encoding="utf-8") as f:
                     self.assertTrue(f.read() == read("docs/results/" + name), f"docs/results/{name}: run scripts/compression_tables.py page")
 

@@ -161,6 +161,13 @@ class Refusals(RunCase):
             shutil.copy(str(self.prefix) + end, str(self.here / "moved") + end)
         self.expect(self.train(config, f"data_path={self.here / 'moved'}"), 0)
 
+    def test_a_tokenizer_may_move(self):
+        there, here = self.here / "there.json", self.here / "here.json"
+        shutil.copy(ROOT / "tests/golden/bpe/gpt2/tokenizer.json", there)
+        config = self.half_done("tokenizer", tokenizer=f"bpe:{there}", vocab_size=50257)
+        there.rename(here)
+        self.expect(self.train(config, f"tokenizer=bpe:{here}"), 0)
+
     def test_newest_damaged_falls_back(self):
         alone = self.config("alone", train_iters=12, save_interval=2)
         self.train(alone, expect=0)

@@ -32,7 +32,9 @@
 namespace thinwire {
 namespace {
 
-constexpr const char* kPathKeys[] = {"data_path", "train_data_paths", "valid_data_paths", "test_data_paths"};
+// The tokenizer takes no part in training; what comes of it, vocab_size and eod_token, is compared by itself.
+constexpr const char* kPathKeys[] = {"data_path", "train_data_paths", "valid_data_paths", "test_data_paths",
+                                     "tokenizer"};
 
 // As many prefixes in both, with the same weights between them ("0.3 a 0.7 b", or a list of such).
 bool same_but_names(const nlohmann::json& a, const nlohmann::json& b) {

@@ -339,7 +339,7 @@ class Curve:
     def picture(self):
         series = [{"name": name, "color": color, "dash": 0, "shape": color, "points": self.points[preset], "ends": []} for color, (preset, name) in enumerate(WIRES.items())]
         return sweep_svg.draw({**sweep_svg.lines(series, "evaluation loss", "seconds since the start"), "heading": f"Loss over the clock: two replicas on a link of {self.link}",
-                               "note": "10.8 M parameters, ZeRO-1, micro batch 1; evaluation loss, mean of three; one run each"})
+                               "note": "10.8 M parameters, ZeRO-1, micro batch 1; evaluation loss, mean of three; one run each, " + self.date})
 
 
 def write(path, more=()):
@@ -371,7 +371,7 @@ def write(path, more=()):
 
 After {curve.seconds} s: loss {curve.last["none"]:.2f} with fp32 on the wire, {curve.last["bf16_wire"]:.2f} with bf16, {curve.last["thinwire"]:.2f} with `thinwire`, which is where bf16 ends after {curve.reached("thinwire", curve.last["bf16_wire"]):.0f} s. One run each.
 
-![The same at 1 Gbit/s](compression_curve_1gbit.svg)
+![1 Gbit/s](compression_curve_1gbit.svg)
 
 At 1 Gbit/s after {curve_1g.seconds} s: {curve_1g.last["none"]:.2f}, {curve_1g.last["bf16_wire"]:.2f} and {curve_1g.last["thinwire"]:.2f}.
 
@@ -412,7 +412,7 @@ Micro batch 1, 1x2x1 where nothing else is said. `±`: 95 % t interval, 3 paired
 
 ## Beside PyTorch DDP
 
-Two hosts, gloo, fp32 compute. The last column: what the engines differ by uncompressed; the rest is compression's. Hooks were not held to an equal loss.
+Two hosts, gloo, fp32 compute. The last column: what the engines differ by uncompressed. Hooks were not held to an equal loss.
 
 {hooks(kinds)}
 Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own three seeds span {seeds_of_ddp:.1f} %: cannot be told.
@@ -420,7 +420,7 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 ## Method and caveats
 
 - Model: 10.8 M parameters (loss: 0.8 M), fp32 compute, 2 cores of a shared virtual machine, one rank a host of the emulated cluster ([lab](../lab.md)). Four ranks share cores. No GPU, no real network.
-- `thinwire` ran with `compression.adapt=true` (not in the pictures over seconds, of {curve.date} and {curve_1g.date}): steps count once settled, perhaps on lighter codes or none. [Rates](rates.md) 2.5 and 2.25 then: 8 % fewer bytes.
+- `thinwire` ran with `compression.adapt=true` (not in the pictures over seconds): steps count once settled, perhaps on lighter codes or none. [Rates](rates.md) 2.5 and 2.25 then: 8 % fewer bytes.
 - A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
 - Waiting on pipelines holds the bubble.
 - Loss rows: means; single runs were not kept.
@@ -428,10 +428,10 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 
 ## Repeat
 
-Cells with date, machine and command: `compression*_cells.jsonl`.
+Cells: `compression*_cells.jsonl`.
 
     scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
-    scripts/compression_tables.py page [--out DIR]      # this page
+    scripts/compression_tables.py page [--out DIR]
 """
     pages = {os.path.basename(path): text, "rivals.md": Rivals(found).page(), "adapt.md": compression_adapt.page(found), "rates.md": Rates(found).page(Rates(found, "sensitivity"), Rates(found, "rates_8")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture(), "compression_curve_1gbit.svg": curve_1g.picture()}
     for name, content in pages.items():

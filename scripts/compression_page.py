@@ -373,7 +373,7 @@ After {curve.seconds} s: loss {curve.last["none"]:.2f} with fp32 on the wire, {c
 
 ![1 Gbit/s](compression_curve_1gbit.svg)
 
-At 1 Gbit/s after {curve_1g.seconds} s: {curve_1g.last["none"]:.2f}, {curve_1g.last["bf16_wire"]:.2f} and {curve_1g.last["thinwire"]:.2f}.
+At 1 Gbit/s after {curve_1g.seconds} s: {curve_1g.last["none"]:.2f}, {curve_1g.last["bf16_wire"]:.2f} and {curve_1g.last["thinwire"]:.2f}, one run each.
 
 ![Tokens per second of two replicas by link and wire](compression_speed.svg)
 

@@ -86,11 +86,11 @@ class HostBuffer {
 
 std::unique_ptr<Device> make_cpu_device();
 
-// Told of bytes that a device would read and write in its own memory: to fill, or to copy from place to place.
+// Called with the bytes of its own memory that a device would read and write, to fill it or to copy within it.
 using DevicePasses = std::function<void(size_t read, size_t written)>;
 
 // A device of endless memory that does not exist, for rehearsals (--dry-run): what is set up on it is counted as ever,
-// copies move nothing, and the host reads zeros. passes: nullptr: nobody asks.
+// copies move nothing, and the host reads zeros. passes: may be nullptr.
 std::unique_ptr<Device> make_rehearsal_device(DevicePasses passes = nullptr);
 
 // The CUDA device of this rank, or an Error(kBadConfig) that says why there is none (not built in, no driver, no GPU).

@@ -14,7 +14,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int kPiece = 256;
+constexpr int kPiece = kEmbeddingPiece;
 constexpr int kThreads = 256;
 
 // Tokens [first, first + count) of the vocabulary are rows of the table at hand.

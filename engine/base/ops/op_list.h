@@ -44,4 +44,7 @@ inline int64_t norm_rows_per_partial(int64_t rows) {
   return even < 8 ? 8 : even;
 }
 
+// A GPU adds up the gradient of a row of the embedding in pieces of so many tokens.
+inline constexpr int kEmbeddingPiece = 256;
+
 }  // namespace thinwire

@@ -313,8 +313,8 @@ size_t op_scratch(const RunConfig& config) {
   const int64_t norms = parts(norm_rows_per_partial(tokens)) * (local.bias_norm ? 2 : 1) * local.hidden;
   const int64_t biases =
       parts(rows_per_partial(tokens)) * std::max({local.ffn_in_width(), local.qkv_width(), local.hidden});
-  constexpr int64_t kWord = 4, kTokens = 24, kTokensInPart = 256;
-  const int64_t embedding = kTokens * tokens + kWord * 2 * parts(kTokensInPart) * local.hidden;
+  constexpr int64_t kWord = 4, kTokens = 24;
+  const int64_t embedding = kTokens * tokens + kWord * 2 * parts(kEmbeddingPiece) * local.hidden;
   return static_cast<size_t>(std::max({kWord * norms, kWord * biases, embedding}));
 }
 
